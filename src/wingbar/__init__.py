@@ -1,0 +1,1 @@
+"""wingbar: self-supervised learning for fine-grained visual recognition."""

@@ -1,0 +1,1 @@
+"""How good is an encoder: kNN, linear probe and retrieval on frozen features, with intervals."""

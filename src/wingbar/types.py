@@ -1,0 +1,123 @@
+"""The contracts every part keeps: what travels between them, and what a method, criterion or decoder is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from jaxtyping import Float, Int, UInt8
+from torch import Generator, Tensor, nn
+
+__all__ = [
+    "Batch",
+    "Criterion",
+    "Decoder",
+    "Encoded",
+    "Method",
+    "Output",
+    "ParamGroup",
+    "Probe",
+    "UserError",
+    "Views",
+]
+
+
+class UserError(ValueError):
+    """A mistake of the caller, in one sentence: what came, what is needed, what to do. Exit code 2 on the command line."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's images, all in ImageNet-normalised space.
+
+    `seed` owns the batch's randomness (feature noise): a method is a pure function of weights, state and batch.
+    """
+
+    image: Float[Tensor, "batch 3 height width"]  # resized only: what the decoder must reproduce
+    views: tuple[Float[Tensor, "batch 3 _ _"], ...]  # a multi-crop method puts the global ones first
+    index: Int[Tensor, " batch"]  # row in the data set
+    seed: int = 0
+
+
+class Encoded(NamedTuple):
+    """What an encoder returns: the last spatial activation and its pooled vector."""
+
+    map: Float[Tensor, "batch dim height width"]
+    vector: Float[Tensor, "batch dim"]
+
+
+class Output(NamedTuple):
+    """What a method's forward pass returns; the objective is the sum of `losses`."""
+
+    losses: dict[str, Tensor]  # named scalars, already weighted
+    carry: Any = None  # what after_step needs from this pass
+    facts: dict[str, Tensor | float] = {}  # noqa: RUF012  scalars worth watching; "chance/<loss>" is a blind encoder's loss
+
+
+class ParamGroup(NamedTuple):
+    """Parameters that share an optimiser and a schedule."""
+
+    name: str
+    parameters: list[nn.Parameter]
+    optimizer: Literal["main", "decoder"] = "main"
+    constant: bool = False  # keeps its learning rate: SimSiam's predictor
+
+
+class Probe(NamedTuple):
+    """What a criterion may look at: nothing here carries a graph into the encoder."""
+
+    feature: Float[Tensor, "batch dim"]
+    project: Callable[[Tensor], Tensor]  # feature → embedding, differentiable
+    second: Callable[[], Tensor]  # embedding of the second view, computed only when asked for
+
+
+class Method(Protocol):
+    """A self-supervised objective around an encoder. Wrappers are Methods too, so they nest."""
+
+    encoder: nn.Module
+
+    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
+        """g: feature to embedding."""
+
+    def forward(self, batch: Batch) -> Output:
+        """Losses of a batch. Reads state, never writes it."""
+
+    def after_step(self, carries: Sequence[Any]) -> None:
+        """Write state (teacher, bank) once per optimiser step; one carry per accumulated forward pass."""
+
+    def embed(self, image: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+        """The feature that is evaluated."""
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Every trained parameter, exactly once."""
+
+
+class Criterion(Protocol):
+    """Says how important each feature dimension is for telling images apart."""
+
+    eps: float
+
+    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+        """In [0, 1]; 1 means: leave this dimension alone."""
+
+    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+        """Remember the features of a step."""
+
+
+class Decoder(Protocol):
+    """Feature to image, in ImageNet-normalised space."""
+
+    size: int
+
+    def __call__(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
+        """The rebuilt images."""
+
+
+class Views(Protocol):
+    """Random augmentation of whole batches: stored bytes to normalised views."""
+
+    def __call__(
+        self, images: UInt8[Tensor, "batch 3 side side"], aspect: Float[Tensor, " batch"], generator: Generator
+    ) -> tuple[Float[Tensor, "batch 3 _ _"], ...]:
+        """Views of each image; `aspect` is the original's width / height, whatever square it is stored in."""

@@ -1,0 +1,12 @@
+"""One thread per test process, shapes checked at run time, no network."""
+
+import os
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from jaxtyping import install_import_hook
+
+torch.set_num_threads(1)
+install_import_hook("wingbar", "beartype.beartype")

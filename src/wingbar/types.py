@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -10,6 +10,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
 
 __all__ = [
+    "MEAN",
+    "STD",
     "Batch",
     "Criterion",
     "Decoder",
@@ -23,8 +25,12 @@ __all__ = [
 ]
 
 
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet's pixels: every encoder, view and decoder here works in this space
+STD = (0.229, 0.224, 0.225)
+
+
 class UserError(ValueError):
-    """A mistake of the caller, in one sentence: what came, what is needed, what to do. Exit code 2 on the command line."""
+    """A mistake of the caller, in one sentence: what came, what is needed, what to do. The command exits with 2."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Output(NamedTuple):
 
     losses: dict[str, Tensor]  # named scalars, already weighted
     carry: Any = None  # what after_step needs from this pass
-    facts: dict[str, Tensor | float] = {}  # noqa: RUF012  scalars worth watching; "chance/<loss>" is a blind encoder's loss
+    facts: Mapping[str, Tensor | float] = {}  # scalars worth watching; "chance/<loss>" is a blind encoder's loss
 
 
 class ParamGroup(NamedTuple):

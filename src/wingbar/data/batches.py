@@ -1,0 +1,75 @@
+"""Batches as a function of the step alone: the same (seed, step, rank) gives the same batch, however one got there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from wingbar.data.store import Store
+from wingbar.types import Batch, UserError, Views
+
+__all__ = ["Batches", "fold"]
+
+ORDER, VIEWS, NOISE = range(3)  # independent streams of randomness
+
+
+def fold(*parts: int) -> int:
+    """One seed from several numbers, so that streams of neighbouring steps, ranks and purposes are unrelated.
+
+    >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
+    (True, False)
+    """
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Random access to the batches of a run. `parts` > 1 cuts each into that many, for gradient accumulation."""
+
+    store: Store
+    views: Views
+    plain: Callable[[Tensor, Tensor], Tensor]
+    size: int  # images per optimiser step
+    seed: int = 0
+    parts: int = 1
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size > len(self.store.images):
+            raise UserError(
+                f"a batch of {self.size} is larger than the data, {len(self.store.images)} images; lower data.batch"
+            )
+        if self.size % self.parts:
+            raise UserError(
+                f"a batch of {self.size} cannot be cut into {self.parts} equal parts; change run.accumulate"
+            )
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps in an epoch; images left over wait for the next epoch's order."""
+        return len(self.store.images) // self.size
+
+    def __call__(self, step: int) -> list[Batch]:
+        """The batch of a step, as its parts."""
+        return [self._part(index, step, part) for part, index in enumerate(self._rows(step).chunk(self.parts))]
+
+    def _rows(self, step: int) -> Tensor:
+        epoch, place = divmod(step, self.per_epoch)
+        generator = Generator().manual_seed(fold(self.seed, ORDER, epoch))
+        order = torch.randperm(len(self.store.images), generator=generator)
+        return order[place * self.size : (place + 1) * self.size]
+
+    def _part(self, index: Tensor, step: int, part: int) -> Batch:
+        place = index.to(self.store.images.device)
+        images, aspect = self.store.images[place], self.store.aspect[place]
+        generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
+        return Batch(
+            image=self.plain(images, aspect),
+            views=self.views(images, aspect, generator),
+            index=place,
+            seed=fold(self.seed, NOISE, step, part, self.rank),
+        )

@@ -1,0 +1,86 @@
+"""Decoded images in memory: squashed to one square, their true aspect ratio beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from wingbar.types import UserError
+
+__all__ = ["Broken", "Store", "decode_folder", "find_images", "to_device"]
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
+Image.MAX_IMAGE_PIXELS = 200_000_000  # a larger picture is refused by Pillow as a decompression bomb
+
+
+class Broken(NamedTuple):
+    """A file that is no readable image, and why."""
+
+    path: Path
+    reason: str
+
+
+class Store(NamedTuple):
+    """All images of a split as bytes, (N, 3, side, side); `labels` only where somebody knows them."""
+
+    images: UInt8[Tensor, "n 3 side side"]
+    aspect: Float[Tensor, " n"]  # original width / height
+    labels: Int[Tensor, " n"] | None = None
+    broken: Sequence[Broken] = ()
+
+
+def to_device(store: Store, device: torch.device) -> Store:
+    """The same store with its images on the device."""
+    return store._replace(images=store.images.to(device), aspect=store.aspect.to(device))
+
+
+def find_images(root: str | Path) -> list[Path]:
+    """Every image file below `root`, sorted, hidden ones left out."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
+    files = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
+    found = sorted(path for path in files if path.is_file())
+    if not found:
+        raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
+    return found
+
+
+def decode_folder(root: str | Path, *, side: int, progress: Callable[[int], None] | None = None) -> Store:
+    """The images below `root`, unlabelled. Unreadable files are left out and listed in `broken`."""
+    paths = find_images(root)
+    images = np.empty((len(paths), side, side, 3), dtype=np.uint8)
+    aspects, broken = np.zeros(len(paths), dtype=np.float32), []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter's lock
+        for row, result in enumerate(pool.map(lambda path: _decode(path, side), paths)):
+            if isinstance(result, Broken):
+                broken.append(result)
+            else:
+                images[row], aspects[row] = result
+            if progress:
+                progress(row + 1)
+    if len(broken) == len(paths):
+        raise UserError(f"none of the {len(paths)} files in {root} is a readable image; the first: {broken[0].reason}")
+    good = aspects > 0
+    return Store(
+        torch.from_numpy(images[good]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(aspects[good]), None, broken
+    )
+
+
+def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], float] | Broken:
+    """One image upright, in RGB, squashed to (side, side, 3), with its aspect ratio."""
+    try:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file).convert("RGB")
+    except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
+        return Broken(path, f"{path.name}: {type(error).__name__}: {error}")
+    return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height

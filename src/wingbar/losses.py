@@ -1,0 +1,194 @@
+"""Losses, as pure functions of embeddings and images. All compute in float32 or better, whatever autocast says.
+
+Embeddings come in as projected; scaling them to unit length is an argument, because the paper never writes it (A25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = [
+    "alignment",
+    "as_is",
+    "feature_std",
+    "full_precision",
+    "geometry",
+    "info_nce",
+    "negative_cosine",
+    "nt_xent",
+    "nt_xent_terms",
+    "objective",
+    "psnr",
+    "reconstruction",
+    "uniformity",
+    "unit_length",
+    "widened",
+    "with_positive",
+    "without_positive",
+]
+
+Denominator = Callable[[Tensor, Tensor], Tensor]
+Scale = Callable[[Tensor], Tensor]
+
+
+def full_precision(tensor: Tensor) -> torch.autocast:
+    """A context in which autocast is off on the tensor's device: similarities and small gradients need float32."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def widened(*tensors: Tensor) -> list[Tensor]:
+    """The tensors in float32, or in float64 if they were."""
+    return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+
+
+def unit_length(embedding: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+    """Each row scaled to length one."""
+    return functional.normalize(embedding, dim=-1)
+
+
+def as_is(embedding: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+    """No scaling: the letter of the paper's formulas (A25)."""
+    return embedding
+
+
+def with_positive(positive: Float[Tensor, " n"], negatives: Float[Tensor, "n m"]) -> Float[Tensor, " n"]:
+    """Log-denominator over all candidates: cross-entropy, as in CPC, SimCLR and MoCo."""
+    return torch.cat([positive[:, None], negatives], dim=1).logsumexp(dim=1)
+
+
+def without_positive(positive: Float[Tensor, " n"], negatives: Float[Tensor, "n m"]) -> Float[Tensor, " n"]:
+    """Log-denominator over the negatives alone: the letter of eq. 1 and 7 (A4). The loss may become negative."""
+    return negatives.logsumexp(dim=1)
+
+
+def info_nce(
+    anchor: Float[Tensor, "n k"],
+    positive: Float[Tensor, "n k"],
+    negatives: Float[Tensor, "m k"],
+    *,
+    temperature: float = 0.2,
+    denominator: Denominator = with_positive,
+    scale: Scale = unit_length,
+) -> Float[Tensor, ""]:
+    """Eq. 1 with a bank of negatives (MoCo): mean of −log(positive / all candidates).
+
+    An encoder that maps everything to one point is at chance, the log of the number of candidates:
+
+    >>> one = torch.ones(4, 2)
+    >>> bool(torch.isclose(info_nce(one, one, torch.ones(9, 2)), torch.tensor(10.0).log()))
+    True
+    """
+    with full_precision(anchor):
+        anchor, positive, negatives = map(scale, widened(anchor, positive, negatives))
+        match = (anchor * positive).sum(dim=1) / temperature
+        return (denominator(match, anchor @ negatives.T / temperature) - match).mean()
+
+
+def nt_xent_terms(
+    anchor: Float[Tensor, "n k"],
+    first: Float[Tensor, "n k"],
+    second: Float[Tensor, "n k"],
+    *,
+    temperature: float = 0.2,
+    denominator: Denominator = with_positive,
+    scale: Scale = unit_length,
+) -> Float[Tensor, " n"]:
+    """Eq. 1 per anchor, inside a batch: row i of `anchor` must find row i of `second`.
+
+    Candidates are all rows of `first` and `second` but the anchor's own row of `first`. Giving `first` apart from
+    `anchor` lets the caller detach it, so that an anchor's term has no gradient for the others.
+    """
+    with full_precision(anchor):
+        anchor, first, second = map(scale, widened(anchor, first, second))
+        match = (anchor * second).sum(dim=1) / temperature
+        others = anchor @ torch.cat([first, second]).T / temperature
+        own = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device).repeat(1, 2)
+        return denominator(match, others.masked_fill(own, -torch.inf)) - match
+
+
+def nt_xent(
+    first: Float[Tensor, "n k"],
+    second: Float[Tensor, "n k"],
+    *,
+    temperature: float = 0.2,
+    denominator: Denominator = with_positive,
+    scale: Scale = unit_length,
+    symmetric: bool = True,
+) -> Float[Tensor, ""]:
+    """Eq. 7 (SimCLR's loss): mean over anchors, each against the 2n − 1 other rows; `symmetric` takes all 2n anchors.
+
+    >>> one = torch.ones(5, 2)
+    >>> bool(torch.isclose(nt_xent(one, one), torch.tensor(9.0).log()))
+    True
+    """
+    options = {"temperature": temperature, "denominator": denominator, "scale": scale}
+    forward = nt_xent_terms(first, first, second, **options).mean()  # type: ignore[arg-type]
+    if not symmetric:
+        return forward
+    return (forward + nt_xent_terms(second, second, first, **options).mean()) / 2  # type: ignore[arg-type]
+
+
+def negative_cosine(prediction: Float[Tensor, "n k"], target: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """SimSiam's D: minus the mean cosine. The caller stops the target's gradient, in sight."""
+    with full_precision(prediction):
+        prediction, target = widened(prediction, target)
+        return -functional.cosine_similarity(prediction, target, dim=1).mean()
+
+
+def reconstruction(
+    rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"], *, scale: Float[Tensor, "3 1 1"] | float = 1.0
+) -> Float[Tensor, ""]:
+    """Eq. 2: mean squared error per pixel and channel.
+
+    `scale` turns differences of normalised pixels into those of another pixel space (A17): STD for [0, 1].
+    """
+    rebuilt, image = widened(rebuilt, image)
+    return ((rebuilt - image) * scale).square().mean()
+
+
+def objective(
+    base: Mapping[str, Tensor], rebuild: Float[Tensor, ""], pair: Float[Tensor, ""], *, alpha: float, nu: float
+) -> dict[str, Tensor]:
+    """Eq. 8: L = L_C + α·L_R + ν·L_Cp, as named terms whose sum is the objective."""
+    return {**base, "rebuild": alpha * rebuild, "pair": nu * pair}
+
+
+def alignment(first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """Mean squared distance of matching unit embeddings (Wang & Isola 2020): 0 is perfect, 2 is unrelated."""
+    first, second = map(unit_length, widened(first, second))
+    return (first - second).square().sum(dim=1).mean()
+
+
+def uniformity(embedding: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """Log of the mean Gaussian potential between unit embeddings (Wang & Isola 2020): 0 is collapsed, −4 is uniform."""
+    with full_precision(embedding):
+        unit = unit_length(*widened(embedding))
+        cosine = (unit @ unit.T)[~torch.eye(len(unit), dtype=torch.bool, device=unit.device)]
+        return (4 * cosine - 4).exp().mean().log()
+
+
+def feature_std(feature: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """Mean spread of unit features per dimension (SimSiam's monitor): near 1/√k when healthy, 0 when collapsed."""
+    return unit_length(*widened(feature)).std(dim=0, correction=0).mean()
+
+
+def geometry(
+    feature: Float[Tensor, "n d"], first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]
+) -> dict[str, Tensor]:
+    """What a base method reports of its space: spread of the features, alignment and uniformity of the embeddings."""
+    feature, first, second = feature.detach(), first.detach(), second.detach()
+    return {
+        "feature_std": feature_std(feature),
+        "alignment": alignment(first, second),
+        "uniformity": uniformity(first),
+    }
+
+
+def psnr(rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"], std: Tensor) -> Float[Tensor, ""]:
+    """Peak signal-to-noise ratio in dB over [0, 1] pixels; `std` (3, 1, 1) undoes the normalisation."""
+    return -10 * reconstruction(rebuilt, image, scale=std).log10()

@@ -1,0 +1,70 @@
+"""Decoder initialisation: learn to rebuild images from the features of an encoder that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from wingbar.encoder import Encoder, evaluation_statistics
+from wingbar.losses import feature_std, psnr, reconstruction
+from wingbar.types import STD, Batch, Output, ParamGroup
+
+__all__ = ["Rebuild", "blind_reconstruction"]
+
+Statistics = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+def blind_reconstruction(
+    image: Float[Tensor, "batch 3 h w"], loss: Callable[[Tensor, Tensor], Tensor] = reconstruction
+) -> Float[Tensor, ""]:
+    """The error of a decoder that ignores its input and returns the batch's mean image: chance level of eq. 2."""
+    return loss(image.mean(dim=0, keepdim=True).expand_as(image), image)
+
+
+class Rebuild(nn.Module):
+    """Eq. 2 alone, training the decoder only. `statistics` says how the encoder's BatchNorm behaves meanwhile (A29)."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        decoder: nn.Module,
+        *,
+        loss: Callable[[Tensor, Tensor], Tensor] = reconstruction,
+        statistics: Statistics = evaluation_statistics,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.loss, self.statistics = loss, statistics
+
+    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+        """There is no head: the feature itself."""
+        return feature
+
+    def forward(self, batch: Batch) -> Output:
+        """Losses: `rebuild`."""
+        feature = self.embed(batch.image)
+        rebuilt = self.decoder(feature)
+        std = torch.tensor(STD, device=rebuilt.device).view(3, 1, 1)
+        facts = {
+            "chance/rebuild": blind_reconstruction(batch.image, self.loss),
+            "psnr": psnr(rebuilt.detach(), batch.image, std),
+            "feature_std": feature_std(feature),
+        }
+        return Output({"rebuild": self.loss(rebuilt, batch.image)}, facts=facts)
+
+    def after_step(self, carries: Sequence[Any]) -> None:
+        """Nothing to remember."""
+
+    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
+        """The pooled feature, without a graph."""
+        with torch.no_grad(), self.statistics(self.encoder):
+            return self.encoder(image).vector
+
+    def param_groups(self) -> list[ParamGroup]:
+        """The decoder."""
+        return [ParamGroup("decoder", list(self.decoder.parameters()), optimizer="decoder")]

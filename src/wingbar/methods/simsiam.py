@@ -1,0 +1,60 @@
+"""SimSiam (Chen & He 2021): predict one view's embedding from the other's; the stop-gradient prevents collapse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from wingbar.encoder import Encoder
+from wingbar.heads import mlp
+from wingbar.losses import geometry, negative_cosine
+from wingbar.types import Batch, Output, ParamGroup
+
+__all__ = ["SimSiam"]
+
+
+class SimSiam(nn.Module):
+    """Three-layer projector with BatchNorm throughout, two-layer predictor; no teacher, no negatives."""
+
+    def __init__(self, encoder: Encoder, *, dim: int = 2048, hidden: int = 512) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projector = mlp(encoder.dim, dim, dim, dim, norm=True, last_norm=True)
+        self.predictor = mlp(dim, hidden, dim, norm=True)
+
+    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
+        """g: feature to embedding."""
+        return self.projector(feature)
+
+    def compare(self, first: Float[Tensor, "batch k"], second: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """½ D(p(z1), z2) + ½ D(p(z2), z1), gradients stopped at the targets."""
+        one, two = self.predictor(first), self.predictor(second)
+        return negative_cosine(one, second.detach()) / 2 + negative_cosine(two, first.detach()) / 2
+
+    def compare_own(self, embedding: Float[Tensor, "batch k"], second: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """Sum over images of D(p(z), z2): the loss behind Grad-CAM when the pair loss is SimSiam's own (A27)."""
+        return negative_cosine(self.predictor(embedding), second.detach()) * len(embedding)
+
+    def forward(self, batch: Batch) -> Output:
+        """Losses: `base`, between 0 (blind) and −1 (perfect, or collapsed: watch feature_std)."""
+        feature = self.encoder(batch.views[0]).vector
+        first, second = self.project(feature), self.project(self.encoder(batch.views[1]).vector)
+        facts: dict[str, Tensor | float] = {"chance/base": 0.0, **geometry(feature, first, second)}
+        return Output({"base": self.compare(first, second)}, facts=facts)
+
+    def after_step(self, carries: Sequence[Any]) -> None:
+        """Nothing to remember."""
+
+    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
+        """The pooled feature."""
+        return self.encoder(image).vector
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Encoder and projector follow the schedule; the predictor keeps its rate."""
+        return [
+            ParamGroup("encoder", [*self.encoder.parameters(), *self.projector.parameters()]),
+            ParamGroup("predictor", list(self.predictor.parameters()), constant=True),
+        ]

@@ -1,0 +1,182 @@
+"""The paper's method (Wang et al., ECCV 2024): learn from pairs of rebuilt image and twin, around any base method.
+
+    image x ─ encoder ─ feature v ─┬─ decoder ─ rebuilt x̂ ─────────────┐
+                                   └─ + noise ─ v_p ─ decoder ─ twin x̂_p ─┴─ encoder ─ must agree
+
+Noise goes where it does not matter for telling images apart, so the encoder becomes invariant to just that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from wingbar.encoder import frozen_statistics
+from wingbar.losses import nt_xent, objective, psnr, reconstruction
+from wingbar.methods.rebuild import blind_reconstruction
+from wingbar.perturb import Noise
+from wingbar.types import STD, Batch, Output, ParamGroup, Probe
+
+__all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]
+
+Statistics = Callable[[nn.Module], AbstractContextManager[None]]
+Embed = Callable[[Tensor], Tensor]
+
+
+def in_two_calls(embed: Embed, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rebuilt images and twins embedded apart, each normalised with its own batch: the paper's listing."""
+    return embed(rebuilt), embed(twin)
+
+
+def in_one_call(embed: Embed, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, Tensor]:
+    """Both embedded as one batch (A14): one pass, one set of statistics."""
+    first, second = embed(torch.cat([rebuilt, twin])).chunk(2)
+    return first, second
+
+
+def student_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
+    """The second view's embedding by the trained encoder, as in the paper's listing."""
+    return base.project(base.encoder(view).vector)
+
+
+def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
+    """The second view's embedding by the base method's teacher (A23)."""
+    return base.teach(view)
+
+
+def shared_statistics(module: nn.Module) -> AbstractContextManager[None]:
+    """BatchNorm's running statistics take part in the pass, as in the paper's listing (A13, A37)."""
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Where the paper can be read in two ways, each field *is* the reading; docs/method.md argues the defaults."""
+
+    pair_loss: Callable[[Tensor, Tensor], Tensor] = nt_xent  # A4, A25, A26, A27, A31
+    rebuild_loss: Callable[[Tensor, Tensor], Tensor] = reconstruction  # A17
+    noise: Noise = Noise()  # noqa: RUF009  frozen; A9, A18, A19, A20
+    second: Callable[[Any, Tensor], Tensor] = student_view  # A23
+    embed_pair: Callable[[Embed, Tensor, Tensor], tuple[Tensor, Tensor]] = in_two_calls  # A14
+    encoder_statistics: Statistics = frozen_statistics  # A13: while the encoder sees rebuilt images and twins
+    decoder_statistics: Statistics = frozen_statistics  # A37: while the decoder makes twins
+    rebuild_trains_encoder: bool = True  # A15
+    pair_trains_decoder: bool = False  # A16
+
+
+class Carry(NamedTuple):
+    """What after_step needs: the base method's part, and the plain images' features."""
+
+    base: Any
+    feature: Tensor
+
+
+class SynthPairs(nn.Module):
+    """L = L_C + α·L_R + ν·L_Cp around any `base`; again a Method. `criteria` say which dimensions to leave alone."""
+
+    def __init__(
+        self,
+        base: Any,
+        decoder: nn.Module,
+        criteria: Sequence[nn.Module],
+        *,
+        alpha: float = 1.0,
+        nu: float = 0.5,
+        readings: Readings = Readings(),  # noqa: B008  frozen
+    ) -> None:
+        super().__init__()
+        self.base, self.decoder, self.criteria = base, decoder, nn.ModuleList(criteria)
+        self.alpha, self.nu, self.readings = alpha, nu, readings
+
+    @property
+    def encoder(self) -> Any:
+        """The base method's encoder."""
+        return self.base.encoder
+
+    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
+        """The base method's projection."""
+        return self.base.project(feature)
+
+    def forward(self, batch: Batch) -> Output:
+        """Losses: the base method's, `rebuild` (eq. 2, weighted) and `pair` (eq. 7, weighted)."""
+        base: Output = self.base(batch)
+        feature = self.encoder(batch.image).vector
+        rebuilt = self.decoder(feature if self.readings.rebuild_trains_encoder else feature.detach())
+        rebuild = self.readings.rebuild_loss(rebuilt, batch.image)
+        pair, facts = self._pair(feature, rebuilt, batch) if self.nu else (rebuild.new_zeros(()), {})
+        losses = objective(base.losses, rebuild, pair, alpha=self.alpha, nu=self.nu)
+        facts = {**base.facts, **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
+        return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts)
+
+    def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """Eq. 7 between rebuilt images and their twins."""
+        source, first = (
+            (feature, rebuilt) if self.readings.pair_trains_decoder else (feature.detach(), rebuilt.detach())
+        )
+        importances = self.importances(source.detach(), batch)
+        perturbed = self.perturb(source, importances, batch.seed)
+        twin = self.twin(perturbed)
+        with self.readings.encoder_statistics(self.base):
+            embeddings = self.readings.embed_pair(self._embed_synthetic, first, twin)
+        facts = self._noise_facts(source.detach(), perturbed.detach(), importances)
+        facts["twin_change"] = (twin.detach().float() - first.detach().float()).square().mean().sqrt()
+        facts["chance/pair"] = self.nu * math.log(2 * len(feature) - 1)
+        return self.readings.pair_loss(*embeddings), facts
+
+    def _embed_synthetic(self, image: Tensor) -> Tensor:
+        return self.project(self.encoder(image).vector)
+
+    @torch.no_grad()
+    def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
+        """Each criterion's importance of every dimension for every image. Leaves no trace in any buffer."""
+        probe = Probe(feature, self.project, lambda: self.readings.second(self.base, batch.views[-1]))
+        with frozen_statistics(self.base):
+            return [criterion.importance(probe) for criterion in self.criteria]  # type: ignore[operator]
+
+    def perturb(
+        self, feature: Float[Tensor, "batch dim"], importances: Sequence[Float[Tensor, "batch dim"]], seed: int
+    ) -> Float[Tensor, "batch dim"]:
+        """v_p = v + one noise per criterion; drawn from the batch's own seed, never from the global stream."""
+        generator = Generator(feature.device).manual_seed(seed)
+        return self.readings.noise(feature, importances, [float(c.eps) for c in self.criteria], generator)  # type: ignore[arg-type]
+
+    def twin(self, perturbed: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
+        """x̂_p = h(v_p), by the same decoder as the rebuilt image."""
+        with torch.set_grad_enabled(self.readings.pair_trains_decoder), self.readings.decoder_statistics(self.decoder):
+            return self.decoder(perturbed)
+
+    def _noise_facts(self, feature: Tensor, perturbed: Tensor, importances: list[Tensor]) -> dict[str, Tensor | float]:
+        facts: dict[str, Tensor | float] = {
+            f"perturbed/{type(criterion).__name__}": (importance < 1).float().mean()
+            for criterion, importance in zip(self.criteria, importances, strict=True)
+        }
+        facts["noise_ratio"] = ((perturbed - feature).norm(dim=1) / feature.norm(dim=1)).mean()
+        return facts
+
+    def _rebuild_facts(self, rebuilt: Tensor, batch: Batch) -> dict[str, Tensor | float]:
+        std = torch.tensor(STD, device=rebuilt.device).view(3, 1, 1)
+        chance = blind_reconstruction(batch.image, self.readings.rebuild_loss)
+        return {"chance/rebuild": self.alpha * chance, "psnr": psnr(rebuilt, batch.image, std)}
+
+    def after_step(self, carries: Sequence[Carry]) -> None:
+        """The base method's state first, then each criterion's bank."""
+        self.base.after_step([carry.base for carry in carries])
+        for criterion in self.criteria:
+            for carry in carries:
+                criterion.after_step(carry.feature)  # type: ignore[operator]
+
+    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
+        """The base method's feature."""
+        return self.base.embed(image)
+
+    def param_groups(self) -> list[ParamGroup]:
+        """The base method's groups and the decoder."""
+        decoder = ParamGroup("decoder", list(self.decoder.parameters()), optimizer="decoder")
+        return [*self.base.param_groups(), decoder]

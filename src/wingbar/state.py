@@ -1,0 +1,92 @@
+"""What a method remembers between steps: an averaged copy of a network and a ring of past vectors. Both are saved."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from wingbar.types import UserError
+
+__all__ = ["Average", "Ring"]
+
+
+class Average(nn.Module):
+    """The teacher: a copy of `student` whose parameters follow it slowly; buffers are its own, as in MoCo."""
+
+    def __init__(self, student: nn.Module, *, momentum: float) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(student).requires_grad_(False)
+        self.momentum = momentum
+
+    def forward(self, *inputs: Any) -> Any:
+        """The copy's output, without a graph."""
+        with torch.no_grad():
+            return self.module(*inputs)
+
+    @torch.no_grad()
+    def update(self, student: nn.Module) -> None:
+        """teacher ← m · teacher + (1 − m) · student, after the optimiser's step."""
+        follow = get_ema_multi_avg_fn(self.momentum)  # type: ignore[no-untyped-call]
+        follow(list(self.module.parameters()), list(student.parameters()), torch.tensor(0))
+
+
+class Ring(nn.Module):
+    """The bank: the last `size` vectors pushed, oldest overwritten first. Batches may wrap around the end.
+
+    >>> ring = Ring(torch.zeros(3, 1))
+    >>> ring.push(torch.tensor([[1.0], [2.0]]))
+    >>> ring.push(torch.tensor([[3.0], [4.0]]))
+    >>> ring.rows.flatten().tolist(), len(ring)
+    ([4.0, 2.0, 3.0], 3)
+    """
+
+    rows: Tensor
+
+    def __init__(self, initial: Float[Tensor, "size dim"]) -> None:
+        super().__init__()
+        self.register_buffer("rows", initial.clone())
+        self.position = 0
+        self.filled = 0  # rows that came from push, not from `initial`
+
+    def __len__(self) -> int:
+        return self.filled
+
+    @property
+    def seen(self) -> Float[Tensor, "filled dim"]:
+        """The rows pushed so far."""
+        return self.rows[: self.filled]
+
+    def after(self, new: Float[Tensor, "n dim"]) -> Float[Tensor, "size dim"]:
+        """A copy of the rows as they would be after pushing `new`."""
+        rows = self.rows.clone()
+        rows[self._places(len(new))] = new.to(rows.dtype)
+        return rows
+
+    @torch.no_grad()
+    def push(self, new: Float[Tensor, "n dim"]) -> None:
+        """Overwrite the oldest rows."""
+        size = len(self.rows)
+        self.rows[self._places(len(new))] = new.detach().to(self.rows.dtype)
+        self.position = (self.position + len(new)) % size
+        self.filled = min(self.filled + len(new), size)
+
+    def _places(self, count: int) -> Tensor:
+        size = len(self.rows)
+        if count > size:
+            raise UserError(
+                f"a bank of {size} rows cannot hold a batch of {count}; use a larger bank or a smaller batch"
+            )
+        return (self.position + torch.arange(count, device=self.rows.device)) % size
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Where the next row goes: saved with the buffers, so that resuming continues the ring."""
+        return {"position": self.position, "filled": self.filled}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Restore what `get_extra_state` gave."""
+        self.position, self.filled = state["position"], state["filled"]

@@ -1,0 +1,52 @@
+"""The only training loop. All science is in the method, all reporting in the callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from wingbar.train.optim import Optimizers
+from wingbar.types import Batch, Output
+
+__all__ = ["After", "train"]
+
+After = Callable[[int, Sequence[Output]], None]
+
+
+def train(
+    method: Any,
+    batches: Callable[[int], Sequence[Batch]],
+    optimizers: Optimizers,
+    schedule: Callable[[int], float],
+    *,
+    start: int,
+    stop: int,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    after: Sequence[After] = (),
+) -> None:
+    """Steps `start` … `stop` − 1. A step depends on weights, state and its number only, so resuming is starting there."""
+    for step in range(start, stop):
+        # 1. the images, cut into parts when gradients are accumulated
+        parts = batches(step)
+        optimizers.set_rates(schedule(step))
+
+        # 2. forward and backward, part by part; the seed covers trunks with dropout of their own
+        outputs = []
+        for batch in parts:
+            torch.manual_seed(batch.seed)
+            with autocast():
+                output = method(batch)
+            (sum(output.losses.values()) / len(parts)).backward()
+            outputs.append(output)
+
+        # 3. weights first, then what follows them: teacher, queue, bank
+        optimizers.step()
+        optimizers.zero_grad()
+        method.after_step([output.carry for output in outputs])
+
+        # 4. tell whoever listens
+        for callback in after:
+            callback(step, outputs)

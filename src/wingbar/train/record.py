@@ -1,0 +1,126 @@
+"""The record of a run: a JSON line every few steps, TensorBoard when installed, an alarm when a loss is no number."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wingbar.types import Output
+
+__all__ = ["NonFiniteLoss", "Recorder", "trim_record"]
+
+REMEDIES = {
+    "base": "lower optim.lr, raise method.temperature, or use run.precision fp32",
+    "rebuild": "lower decoder.lr or synth.alpha, or use run.precision fp32",
+    "pair": "lower synth.eps_g, synth.eps_var or synth.nu, or raise synth.temperature",
+}
+
+
+class NonFiniteLoss(ArithmeticError):
+    """A loss became infinite or not a number: which, when, and what to try."""
+
+    def __init__(self, step: int, term: str, value: float) -> None:
+        remedy = REMEDIES.get(term, "lower optim.lr")
+        super().__init__(f"the loss term {term!r} became {value} at step {step}; {remedy}")
+        self.step, self.term = step, term
+
+
+class Recorder:
+    """Callback of the loop. Keeps a window of scalars on the device and reads them together, so that no step waits."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every: int,
+        batch: int,
+        describe: Callable[[int], dict[str, Any]],
+        tensorboard: bool = False,
+        listeners: Sequence[Callable[[dict[str, Any]], None]] = (),
+    ) -> None:
+        self.path, self.every, self.batch, self.describe = path, every, batch, describe
+        self.listeners = [
+            *listeners,
+            *([_tensorboard(path.parent)] if tensorboard and find_spec("tensorboard") else []),
+        ]
+        self.steps: list[int] = []
+        self.losses: list[dict[str, Tensor]] = []  # one per forward pass
+        self.facts: list[Mapping[str, Tensor | float]] = []
+        self.since = time.perf_counter()
+
+    def __call__(self, step: int, outputs: Sequence[Output]) -> None:
+        """Remember a step; write a line when the window is full."""
+        self.steps.append(step)
+        self.losses += [{name: loss.detach() for name, loss in output.losses.items()} for output in outputs]
+        self.facts += [output.facts for output in outputs]
+        if (step + 1) % self.every == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is in the window; raises NonFiniteLoss if a loss in it is no number."""
+        if not self.steps:
+            return
+        losses = _table(self.losses)
+        _check_finite(losses, self.steps)
+        means = {name: sum(values) / len(values) for name, values in {**losses, **_table(self.facts)}.items()}
+        speed = len(self.steps) * self.batch / (time.perf_counter() - self.since)
+        total = sum(means[name] for name in losses)
+        line = {**self.describe(self.steps[-1]), "total": total, **means, "images_per_s": speed}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        for listener in self.listeners:
+            listener(line)
+        self.steps, self.losses, self.facts = [], [], []
+        self.since = time.perf_counter()
+
+
+def trim_record(path: Path, stage: str, step: int) -> None:
+    """Drop the lines a killed run wrote after its last checkpoint: they will be written again."""
+    if not path.exists():
+        return
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    kept = [line for line in lines if line["stage"] != stage or line["step"] <= step]
+    if stage != "train":  # a later stage cannot have begun
+        kept = [line for line in kept if line["stage"] == stage]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+
+def _table(rows: Sequence[Any]) -> dict[str, list[float]]:
+    """Name → values over the window, with one transfer from the device per name."""
+    return {name: _floats([row[name] for row in rows]) for name in rows[0]}
+
+
+def _floats(values: list[Tensor | float]) -> list[float]:
+    if not isinstance(values[0], Tensor):
+        return [float(value) for value in values]
+    return list(torch.stack([value.detach().float() for value in values if isinstance(value, Tensor)]).tolist())
+
+
+def _check_finite(losses: dict[str, list[float]], steps: list[int]) -> None:
+    """Name the first step and the term that went wrong."""
+    per_step = len(next(iter(losses.values()))) // len(steps)
+    bad = [(i, name) for name, values in losses.items() for i, value in enumerate(values) if not math.isfinite(value)]
+    if bad:
+        place, name = min(bad)
+        raise NonFiniteLoss(steps[place // per_step], name, losses[name][place])
+
+
+def _tensorboard(folder: Path) -> Callable[[dict[str, Any]], None]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if isinstance(value, int | float):
+                writer.add_scalar(f"{line['stage']}/{name}", value, line["step"])
+
+    return write

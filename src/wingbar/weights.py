@@ -1,0 +1,180 @@
+"""Weights in and out: named weights, files of the usual self-supervised libraries, and a clean file of our own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torchvision import models
+
+from wingbar.encoder import Encoder, Layout, build_encoder
+from wingbar.types import MEAN, STD, UserError
+
+__all__ = ["encoder_with_weights", "load_encoder", "save_encoder"]
+
+Weights = dict[str, Tensor]
+
+COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
+FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")
+# Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
+WRAPPERS = ("state_dict", "teacher", "student", "model", "model_state_dict", "module")
+# What stands before a trunk's own keys, the one that fits most of them wins: MoCo, MoCo v3, SimSiam, solo-learn,
+# lightly, DINO and our own checkpoints. A momentum copy is never taken.
+PREFIXES = (
+    *("encoder_q.", "base_encoder.", "encoder.", "backbone.", "student_backbone.", "online_backbone.", "trunk."),
+    *("encoder.trunk.", "base.encoder.trunk.", "model.backbone.", "model.", ""),
+)
+# lightly's examples put a torchvision ResNet's children into a Sequential, so that names become numbers.
+SEQUENTIAL = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
+
+
+def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = False) -> Encoder:
+    """An encoder initialised by `weights`: "random", a weight's name in its library, or a local file.
+
+    Torchvision's names are like IMAGENET1K_V1, timm's are the tag after the model's dot (a1_in1k); both may be fetched
+    by the library. A file says in its metadata whether it is in the caffe layout.
+    """
+    if weights == "random":
+        return build_encoder(name, freeze_statistics=freeze_statistics)
+    path = Path(weights)
+    if path.exists() or path.suffix in FILE_ENDINGS:
+        found, metadata = _read_file(path)
+    else:
+        encoder = build_encoder(name)
+        found, metadata = _fetch(encoder.name, weights), {}
+    encoder = build_encoder(name, layout=_layout(metadata), freeze_statistics=freeze_statistics)
+    _load(encoder, found, weights)
+    return encoder
+
+
+def load_encoder(path: str | Path) -> Encoder:
+    """The encoder in a file written by `save_encoder`, in evaluation mode: everything needed stands in the file."""
+    found, metadata = _read_file(Path(path))
+    if "arch" not in metadata:
+        raise UserError(f"{path} does not say which encoder it belongs to; give its name with encoder.name")
+    encoder = build_encoder(metadata["arch"], layout=_layout(metadata))
+    _load(encoder, found, str(path))
+    return encoder.eval()
+
+
+def save_encoder(encoder: Encoder, path: Path, *, size: int, recipe: str = "") -> None:
+    """Write the trunk's weights under its library's own keys, with what is needed to use them as metadata.
+
+    They load with strict=True into the torchvision model whose classifier is nn.Identity(), or timm's num_classes=0.
+    """
+    state = {key: value.detach().cpu().contiguous() for key, value in encoder.trunk.state_dict().items()}
+    metadata = {
+        "format": "pt",
+        "made_by": "wingbar",
+        "arch": encoder.name,
+        "style": encoder.layout,
+        "dim": str(encoder.dim),
+        "image_size": str(size),
+        "mean": json.dumps(MEAN),
+        "std": json.dumps(STD),
+        "recipe": recipe,
+    }
+    partial = path.with_suffix(".partial")
+    save_file(state, partial, metadata=metadata)
+    partial.replace(path)
+
+
+def _layout(metadata: Mapping[str, str]) -> Layout:
+    style = metadata.get("style", "pytorch")
+    if style not in ("pytorch", "caffe"):
+        raise UserError(f"the weights file says style {style!r}; known are pytorch and caffe")
+    return cast(Layout, style)
+
+
+def _fetch(name: str, weights: str) -> Weights:
+    """Named weights, from the library's cache or its server."""
+    library, _, bare = name.partition("/")
+    try:
+        if library == "torchvision":
+            return dict(models.get_weight(f"{_enum(bare)}.{weights}").get_state_dict(progress=True))
+        trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
+        return dict(trunk.state_dict())
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise UserError(
+            f"{name} has no weights called {weights!r} and no file of that name exists ({error})"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"the weights {weights!r} of {name} could not be fetched ({error}); give a local file"
+        ) from error
+
+
+def _enum(name: str) -> str:
+    return str(models.get_model_weights(name).__name__)
+
+
+def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
+    """Tensors and metadata of a safetensors file or of a checkpoint; nothing in the file is ever executed."""
+    if not path.is_file():
+        raise UserError(f"the weights file {path} does not exist")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if "weights_only" in str(error) or "Unsupported" in str(error):
+            raise UserError(
+                f"{path} is refused: it holds code or objects beside tensors; save its state_dict()"
+            ) from error
+        raise UserError(f"{path} cannot be read as weights ({type(error).__name__}); is it complete?") from error
+    return _unwrapped(checkpoint, path), {}
+
+
+def _read_safetensors(path: Path) -> tuple[Weights, dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as safetensors ({error}); is it complete?") from error
+
+
+def _unwrapped(checkpoint: Any, path: Path) -> Weights:
+    """The innermost mapping of names to tensors."""
+    while isinstance(checkpoint, Mapping):
+        inner = next((checkpoint[key] for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)), None)
+        if inner is None:
+            return {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
+        checkpoint = inner
+    raise UserError(f"{path} holds a {type(checkpoint).__name__}, not weights; save a state_dict()")
+
+
+def _load(encoder: Encoder, found: Weights, source: str) -> None:
+    """Copy the weights that fit into the trunk; a missing or misshapen one is an error, a classifier is left out."""
+    wanted = {key: value for key, value in encoder.trunk.state_dict().items() if not key.endswith(COUNTER)}
+    candidates = [_without_prefix(found, prefix) for prefix in PREFIXES]
+    candidates += [_with_names(candidate) for candidate in candidates]
+    best = max(candidates, key=lambda candidate: len(wanted.keys() & candidate.keys()))
+    missing = sorted(wanted.keys() - best.keys())
+    if missing:
+        raise UserError(
+            f"{source} does not fit {encoder.name}: {len(missing)} weights are missing, first {missing[0]!r}"
+        )
+    for key, value in wanted.items():
+        if best[key].shape != value.shape:
+            came, needed = tuple(best[key].shape), tuple(value.shape)
+            raise UserError(f"{source} does not fit {encoder.name}: {key} is {came}, needed is {needed}")
+    encoder.trunk.load_state_dict({key: best[key] for key in wanted}, strict=False)
+
+
+def _without_prefix(found: Weights, prefix: str) -> Weights:
+    """The weights below `prefix`; DistributedDataParallel's and torch.compile's own prefixes may stand before it."""
+    start = re.compile(r"^(module\.|_orig_mod\.)*" + re.escape(prefix))
+    return {start.sub("", key, count=1): value for key, value in found.items() if start.match(key)}
+
+
+def _with_names(found: Weights) -> Weights:
+    parts = ((key.partition("."), value) for key, value in found.items())
+    return {f"{SEQUENTIAL[head]}.{tail}": value for (head, _, tail), value in parts if head in SEQUENTIAL}

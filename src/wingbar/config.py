@@ -1,10 +1,12 @@
-"""A run's settings as frozen dataclasses: defaults are the paper's, tyro makes the command line's help from the texts."""
+"""A run's settings as frozen dataclasses. Defaults are the paper's; tyro makes the command line from the texts."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -245,3 +247,23 @@ def _revived(kind: Any, value: Any, place: str) -> Any:
     if unknown:
         raise UserError(f"the config has a setting that this version does not know: {place}{unknown[0]}")
     return kind(**{key: _revived(hints[key], inner, f"{place}{key}.") for key, inner in value.items()})  # type: ignore[operator]
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """The config with dotted settings replaced, named as on the command line.
+
+    >>> changed(Config(), {"run.epochs": 3}).run.epochs
+    3
+    """
+    for name, value in settings.items():
+        part, _, key = name.partition(".")
+        known = [
+            f"{p.name}.{f.name}"
+            for p in dataclasses.fields(config)
+            for f in dataclasses.fields(getattr(config, p.name))
+        ]
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UserError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        config = dataclasses.replace(config, **{part: dataclasses.replace(getattr(config, part), **{key: value})})
+    return config

@@ -84,6 +84,7 @@ def save_encoder(encoder: Encoder, path: Path, *, size: int, recipe: str = "") -
     }
     partial = path.with_suffix(".partial")
     save_file(state, partial, metadata=metadata)
+    partial.chmod(0o644)  # safetensors makes it private; an encoder is there to be passed on
     partial.replace(path)
 
 

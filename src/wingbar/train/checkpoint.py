@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from wingbar.train.optim import Optimizers
-from wingbar.types import UserError
+from wingbar.types import Output, UserError
 
-__all__ = ["Position", "capture", "read", "restore", "write"]
+__all__ = ["Interrupted", "Keeper", "Position", "capture", "read", "restore", "write"]
 
 VERSION = 1
 
@@ -74,3 +76,48 @@ def _cloned(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_cloned(value) for value in tree]
     return tree
+
+
+class Interrupted(Exception):
+    """Not an error: the run was asked to stop, saved its state and did."""
+
+
+class Keeper:
+    """Callback of the loop that saves: every so many minutes, when asked to stop, the last good state on disaster."""
+
+    def __init__(
+        self,
+        path: Path,
+        capture: Callable[[int], dict[str, Any]],
+        *,
+        flush: Callable[[], None],
+        minutes: float,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.path, self.capture, self.flush = path, capture, flush
+        self.minutes, self.asked_to_stop = minutes, asked_to_stop
+        self.saved_at = time.monotonic()
+        self.good: dict[str, Any] = {}
+
+    def __call__(self, step: int, outputs: Sequence[Output]) -> None:
+        """After step `step`: save if it is time; raise Interrupted if asked to stop."""
+        stop = self.asked_to_stop()
+        if stop or time.monotonic() - self.saved_at >= 60 * self.minutes:
+            self.save(step + 1)
+        if stop:
+            raise Interrupted
+
+    def save(self, done: int) -> None:
+        """Write a checkpoint with `done` steps done; the losses are looked at first, so it is never a broken one."""
+        self.flush()
+        write(self.capture(done), self.path)
+        self.saved_at = time.monotonic()
+
+    def remember(self, done: int) -> None:
+        """Keep a copy of the state in memory: all losses up to here were finite."""
+        self.good = self.capture(done)
+
+    def save_last_good(self) -> int:
+        """Write the remembered state; returns how many steps it has done."""
+        write(self.good, self.path)
+        return int(self.good["position"]["step"])

@@ -27,7 +27,7 @@ def train(
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     after: Sequence[After] = (),
 ) -> None:
-    """Steps `start` … `stop` − 1. A step depends on weights, state and its number only, so resuming is starting there."""
+    """Steps `start` … `stop` − 1. A step depends on weights, state and its number only: resuming is starting there."""
     for step in range(start, stop):
         # 1. the images, cut into parts when gradients are accumulated
         parts = batches(step)

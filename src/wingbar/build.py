@@ -1,0 +1,263 @@
+"""From settings to objects: the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wingbar import criteria, decoder, losses, perturb
+from wingbar.config import Config
+from wingbar.data import views
+from wingbar.data.batches import Batches, fold
+from wingbar.data.store import Store, to_device
+from wingbar.encoder import Encoder, check_size, evaluation_statistics, frozen_statistics, zero_init_residuals
+from wingbar.methods import MoCo, Rebuild, SimSiam, SynthPairs, moco, synth
+from wingbar.train import optim
+from wingbar.types import STD, UserError
+from wingbar.weights import encoder_with_weights
+
+__all__ = ["Stage", "build_method", "build_stages", "choose_autocast", "choose_device", "plain_images"]
+
+STATISTICS = {
+    "frozen": frozen_statistics,
+    "shared": synth.shared_statistics,
+    "evaluation": evaluation_statistics,
+    "batch": frozen_statistics,
+}
+PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
+PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
+
+
+class Stage(NamedTuple):
+    """A part of a run: decoder initialisation, or training."""
+
+    name: str
+    method: Any
+    batches: Batches
+    optimizers: optim.Optimizers
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in all."""
+        return self.epochs * self.batches.per_epoch
+
+    def schedule(self, step: int) -> float:
+        """Factor on the learning rate at a step."""
+        return optim.cosine(step // self.batches.per_epoch, self.epochs)
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
+        )
+    return device
+
+
+def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """bf16 autocast on CUDA or when asked for; nothing in fp32."""
+    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
+        return lambda: torch.autocast(device.type, torch.bfloat16)
+    return nullcontext
+
+
+# --- the method ------------------------------------------------------------------------------------------------------
+
+
+def build_method(config: Config) -> Any:
+    """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it."""
+    torch.manual_seed(config.run.seed)
+    frozen = config.encoder.batchnorm == "frozen"
+    encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
+    check_size(encoder, config.data.size)
+    base = _base(config, encoder)
+    return _synth(config, base) if config.synth.on else base
+
+
+def _base(config: Config, encoder: Encoder) -> Any:
+    method = config.method
+    if method.name == "simsiam":
+        if config.encoder.weights == "random":
+            zero_init_residuals(encoder)
+        return SimSiam(encoder, dim=method.dim or 2048, hidden=method.hidden)
+    if config.data.batch > method.queue:
+        raise UserError(
+            f"a batch of {config.data.batch} does not fit into MoCo's queue of {method.queue}; "
+            "raise method.queue or lower data.batch"
+        )
+    before = config.readings.enqueue == "before"
+    contrast = moco.against_past_and_present if before else moco.against_past
+    loss = partial(contrast, **_contrast(config, method.temperature))
+    return MoCo(
+        encoder, dim=method.dim or 128, queue=method.queue, momentum=method.momentum, loss=loss, splits=method.splits
+    )
+
+
+def _contrast(config: Config, temperature: float) -> dict[str, Any]:
+    """The options every contrastive loss of a run shares."""
+    readings = config.readings
+    return {
+        "temperature": temperature,
+        "denominator": getattr(losses, readings.denominator),
+        "scale": losses.unit_length if readings.normalise else losses.as_is,
+    }
+
+
+def _synth(config: Config, base: Any) -> SynthPairs:
+    dim, size = base.encoder.dim, config.data.size
+    decode = decoder.DECODERS[config.decoder.name](dim, size, pixels=PIXELS[config.readings.pixels])
+    return SynthPairs(
+        base,
+        decode,
+        [_criterion(config, name, base) for name in config.synth.criteria],
+        alpha=config.synth.alpha,
+        nu=config.synth.nu,
+        readings=_readings(config, base),
+    )
+
+
+def _criterion(config: Config, name: str, base: Any) -> nn.Module:
+    settings, readings, batch = config.synth, config.readings, config.data.batch
+    if name == "uniform":
+        return criteria.Uniform(eps=settings.eps_g)
+    if name == "gradcam":
+        rectify = getattr(criteria, readings.sign)
+        return criteria.GradCam(eps=settings.eps_g, loss=_gradcam_loss(config, base), rectify=rectify)
+    if batch > settings.bank:
+        raise UserError(
+            f"a bank of {settings.bank} rows cannot hold a batch of {batch}; raise synth.bank or lower data.batch"
+        )
+    return criteria.LowVariance(
+        base.encoder.dim,
+        size=settings.bank,
+        kappa=settings.kappa,
+        eps=settings.eps_var,
+        spread=getattr(criteria, readings.spread),
+        ready=min(2 * batch, settings.bank),
+    )
+
+
+def _gradcam_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    if config.readings.pair_loss == "native":
+        return _native(base).compare_own
+    return partial(getattr(criteria, config.readings.scope), **_contrast(config, config.synth.temperature))
+
+
+def _pair_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    if config.readings.pair_loss == "native":
+        return _native(base).compare
+    contrast = _contrast(config, config.synth.temperature)
+    return partial(losses.nt_xent, symmetric=config.readings.symmetric, **contrast)
+
+
+def _native(base: Any) -> SimSiam:
+    if not isinstance(base, SimSiam):
+        raise UserError("readings.pair_loss native is SimSiam's own loss; use method.name simsiam, or nt_xent")
+    return base
+
+
+def _readings(config: Config, base: Any) -> synth.Readings:
+    readings = config.readings
+    if readings.second == "teacher" and not hasattr(base, "teach"):
+        raise UserError(f"readings.second teacher needs a base method with a teacher; {config.method.name} has none")
+    return synth.Readings(
+        pair_loss=_pair_loss(config, base),
+        rebuild_loss=_rebuild_loss(readings.pixels),
+        noise=perturb.Noise(
+            std=perturb.noise_std if readings.noise == "std" else perturb.noise_std_from_variance,
+            unit=perturb.relative if readings.noise_relative else perturb.absolute,
+            per_image=readings.noise_per_image,
+            floor=readings.noise_floor,
+        ),
+        second=synth.student_view if readings.second == "student" else synth.teacher_view,
+        embed_pair=getattr(synth, readings.embed_pair),
+        encoder_statistics=STATISTICS[readings.encoder_bn],
+        decoder_statistics=STATISTICS[readings.decoder_bn],
+        rebuild_trains_encoder=readings.rebuild_trains_encoder,
+        pair_trains_decoder=readings.pair_trains_decoder,
+    )
+
+
+def _rebuild_loss(pixels: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Eq. 2 in the decoder's pixel space."""
+    if pixels == "linear":
+        return losses.reconstruction
+    scale = PIXEL_SCALE[pixels] * torch.tensor(STD).view(3, 1, 1)
+    return lambda rebuilt, image: losses.reconstruction(rebuilt, image, scale=scale.to(image.device))
+
+
+# --- the stages of a run ---------------------------------------------------------------------------------------------
+
+
+def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
+    """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
+    layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
+    method.to(device=device, memory_format=layout)
+    if config.run.compile == "on" or (config.run.compile == "auto" and device.type == "cuda"):
+        _compile(method)
+    on_device = to_device(store, device)
+    training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
+    if not config.synth.on or not config.decoder.epochs:
+        return [training]
+    rebuild = Rebuild(
+        method.encoder,
+        method.decoder,
+        loss=method.readings.rebuild_loss,
+        statistics=STATISTICS[config.readings.decoder_init_bn],
+    )
+    batches = _batches(config, on_device, lambda images, aspect, generator: (), stream=1)
+    return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
+
+
+def _compile(method: Any) -> None:
+    for part in method.modules():
+        if isinstance(part, Encoder | decoder.LightDecoder | decoder.MirrorDecoder):
+            part.compile()
+
+
+def _views(config: Config) -> Any:
+    data = config.data
+    return (
+        views.moco(size=data.size, count=data.view_count) if data.views == "moco" else views.asymmetric(size=data.size)
+    )
+
+
+def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
+    """The un-augmented image the decoder must reproduce (A32)."""
+    size = config.data.size
+    if config.data.plain == "centre":
+        return lambda images, aspect: views.centre(images, aspect, size=size)
+    return lambda images, aspect: views.plain(images, size=size)
+
+
+def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> Batches:
+    seed, parts = fold(config.run.seed, stream), config.run.accumulate
+    return Batches(store, augment, plain_images(config), size=config.data.batch, seed=seed, parts=parts)
+
+
+def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
+    optimizers = optim.build_optimizers(
+        method.param_groups(),
+        lr=getattr(optim, config.optim.lr_rule)(config.optim.lr, config.data.batch),
+        momentum=config.optim.momentum,
+        weight_decay=config.optim.weight_decay,
+        decoder_lr=config.decoder.lr,
+        decoder=config.decoder.optimizer if name == "train" else "adam",
+    )
+    return Stage(name, method, batches, optimizers, epochs)

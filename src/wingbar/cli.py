@@ -1,0 +1,114 @@
+"""The command `wingbar`. A mistake of the user is one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from wingbar.config import Config
+from wingbar.fit import Result, resume, run
+from wingbar.recipes import RECIPES, recipe_named
+from wingbar.train.checkpoint import Interrupted
+from wingbar.train.record import NonFiniteLoss
+from wingbar.trial import Try, tell_story
+from wingbar.types import UserError
+
+__all__ = ["main"]
+
+
+def _try(arguments: Sequence[str]) -> None:
+    """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
+    tell_story(tyro.cli(Try, prog="wingbar try", args=arguments))
+
+
+def _recipes(arguments: Sequence[str]) -> None:
+    """every recipe: what it is, what it costs, what to expect"""
+    tyro.cli(type(None), prog="wingbar recipes", description="List the recipes.", args=arguments)
+    table = Table("recipe", "what, cost, expected result")
+    for name, recipe in RECIPES.items():
+        table.add_row(name, inspect.getdoc(recipe))
+    Console().print(table)
+
+
+def _train(arguments: Sequence[str]) -> None:
+    """train an encoder: wingbar train [RECIPE] --data.root photos/ --run.out runs/a"""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
+    default = recipe_named(recipe)
+    about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
+    config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
+    try:
+        _farewell(run(config, recipe=recipe))
+    except Interrupted:
+        _how_to_resume(config.run.out)
+
+
+@dataclass(frozen=True)
+class _Resume:
+    """Go on with an interrupted run."""
+
+    out: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+
+
+def _resume(arguments: Sequence[str]) -> None:
+    """go on with an interrupted run: wingbar resume runs/a"""
+    out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
+    try:
+        _farewell(resume(out))
+    except Interrupted:
+        _how_to_resume(str(out))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "try": _try,
+    "recipes": _recipes,
+    "train": _train,
+    "resume": _resume,
+}
+
+
+def _farewell(result: Result) -> None:
+    print(
+        f"Done. The encoder is in {result.out / 'encoder.safetensors'}, the record in {result.out / 'metrics.jsonl'}."
+    )
+
+
+def _how_to_resume(out: str) -> None:
+    print(f"Stopped, everything is saved. Go on with: wingbar resume {out}")
+
+
+def _help() -> str:
+    lines = [f"  wingbar {name:<9} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        ["Encoders that tell look-alikes apart, from unlabelled images.\n", *lines, "\nAny command takes --help."]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    command, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    if command in ("-h", "--help"):
+        print(_help())
+        return
+    try:
+        if command not in COMMANDS:
+            raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")
+        COMMANDS[command](rest)
+    except UserError as error:
+        print(f"wingbar: {error}", file=sys.stderr)
+        sys.exit(2)
+    except NonFiniteLoss as error:
+        print(f"wingbar: {error}. {' '.join(error.__notes__)}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -1,0 +1,242 @@
+"""A whole run: folder, data, stages, records, checkpoints, the encoder at the end. Stopped anywhere, it can go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device
+from wingbar.config import Config, changed, from_json, to_json
+from wingbar.data.datasets import open_store
+from wingbar.data.store import Store, find_images
+from wingbar.encoder import Encoder
+from wingbar.recipes import recipe_named
+from wingbar.train import checkpoint
+from wingbar.train.checkpoint import Keeper, Position
+from wingbar.train.loop import train
+from wingbar.train.progress import Bar
+from wingbar.train.record import NonFiniteLoss, Recorder, trim_record
+from wingbar.types import UserError
+from wingbar.weights import save_encoder
+
+__all__ = ["Result", "fit", "resume", "run"]
+
+
+class Result(NamedTuple):
+    """A finished run: its folder, the trained method, and the encoder in evaluation mode."""
+
+    out: Path
+    encoder: Encoder
+    method: Any
+
+
+def fit(
+    root: str | Path, *, out: str | Path, recipe: str = "default", settings: Mapping[str, Any] | None = None
+) -> Result:
+    """Train on the images below `root` and write everything to `out`.
+
+    `settings` are named as on the command line: `fit("photos/", out="runs/a", settings={"run.epochs": 20})`.
+    """
+    config = changed(recipe_named(recipe), {"data.root": str(root), "run.out": str(out), **(settings or {})})
+    return run(config, recipe=recipe)
+
+
+def resume(out: str | Path) -> Result:
+    """Go on with the run in `out`."""
+    path = Path(out) / "config.json"
+    if not path.is_file():
+        raise UserError(f"{out} holds no run to resume (no config.json in it)")
+    return run(changed(from_json(path.read_text(encoding="utf-8")), {"run.out": str(out), "run.resume": True}))
+
+
+def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store | None = None) -> Result:
+    """Run a config from wherever its folder stands. What can be wrong with it is found before any work is done."""
+    _check_folder(config)
+    device = choose_device(config.run.device)
+    if config.data.root != "lookalike":
+        find_images(config.data.root)
+    method = build_method(config)
+    store = store or _open(config, quiet=quiet)
+    stages = build_stages(config, method, store, device)
+    out = _make_folder(config, store, recipe)
+    position = _restore(stages, method, out)
+    with _signals() as asked_to_stop:
+        for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
+            start = position.step if stage.name == position.stage else 0
+            _run_stage(config, stage, method, out, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
+    save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
+    method.eval()
+    return Result(out, method.encoder, method)
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def _check_folder(config: Config) -> None:
+    out = Path(config.run.out)
+    if not config.run.out:
+        raise UserError("a run needs a folder to write to; give it with --run.out")
+    if out.is_file():
+        raise UserError(f"{out} is a file; give run.out a folder")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    is_run = (out / "config.json").is_file()
+    if config.run.resume and is_run:
+        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
+    elif config.run.overwrite and is_run:
+        return
+    elif config.run.overwrite or config.run.resume:
+        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
+    else:
+        raise UserError(
+            f"{out} exists; choose another run.out, or say --run.resume to go on, --run.overwrite to start anew"
+        )
+
+
+def _check_same(config: Config, before: Config) -> None:
+    """Resuming with other settings would be neither the old run nor a new one."""
+    for part in dataclasses.fields(config):
+        new, old = getattr(config, part.name), getattr(before, part.name)
+        for setting in dataclasses.fields(new):
+            name = f"{part.name}.{setting.name}"
+            differ = getattr(new, setting.name) != getattr(old, setting.name)
+            if differ and (part.name != "run" or setting.name in ("epochs", "seed", "accumulate")):
+                raise UserError(
+                    f"{name} differs from the run in {config.run.out}; use wingbar resume, or another run.out"
+                )
+
+
+def _make_folder(config: Config, store: Store, recipe: str) -> Path:
+    out = Path(config.run.out)
+    if config.run.overwrite and out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / "config.json").exists():
+        kept = changed(config, {"run.overwrite": False, "run.resume": False})
+        (out / "config.json").write_text(to_json(kept) + "\n", encoding="utf-8")
+        (out / "environment.json").write_text(
+            json.dumps(_environment(store, recipe), indent=2) + "\n", encoding="utf-8"
+        )
+    if store.broken:
+        (out / "unreadable.txt").write_text(
+            "".join(f"{bad.path}\t{bad.reason}\n" for bad in store.broken), encoding="utf-8"
+        )
+    return out
+
+
+def _environment(store: Store, recipe: str) -> dict[str, Any]:
+    """What the run was made with, for whoever wants to make it again."""
+    packages = {name: version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
+    return {"recipe": recipe, **packages, **machine, "images": len(store.images), "unreadable": len(store.broken)}
+
+
+def _open(config: Config, *, quiet: bool) -> Store:
+    data = config.data
+    drawn = data.root == "lookalike"
+    total = data.images if drawn else len(find_images(data.root))
+    with Bar("drawing images" if drawn else "decoding images", total, quiet=quiet) as bar:
+        return open_store(data.root, side=data.stored, classes=data.classes, images=data.images, progress=bar.reach)
+
+
+def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
+    """Where to start: the first step, or behind the last checkpoint with its state restored."""
+    path = out / "checkpoint.pt"
+    if not path.exists():
+        trim_record(out / "metrics.jsonl", stages[0].name, -1)
+        return Position(stages[0].name, 0)
+    position, state = checkpoint.read(path)
+    stage = next(stage for stage in stages if stage.name == position.stage)
+    checkpoint.restore(state, method, stage.optimizers)
+    trim_record(out / "metrics.jsonl", position.stage, position.step)
+    return position
+
+
+# --- a stage ---------------------------------------------------------------------------------------------------------
+
+
+def _run_stage(
+    config: Config,
+    stage: Stage,
+    method: Any,
+    out: Path,
+    *,
+    start: int,
+    asked_to_stop: Callable[[], bool],
+    quiet: bool,
+) -> None:
+    """Steps `start` to the end of a stage, recorded and saved."""
+
+    def describe(step: int) -> dict[str, Any]:
+        rates = {f"lr/{group['name']}": group["lr"] for group in stage.optimizers.groups}
+        return {"stage": stage.name, "step": step + 1, "epoch": (step + 1) / stage.batches.per_epoch, **rates}
+
+    def capture(done: int) -> dict[str, Any]:
+        return checkpoint.capture(method, stage.optimizers, Position(stage.name, done))
+
+    with Bar(stage.name, stage.steps, done=start, quiet=quiet) as bar:
+        recorder = Recorder(
+            out / "metrics.jsonl",
+            every=config.run.log_every,
+            batch=config.data.batch,
+            describe=describe,
+            tensorboard=config.run.tensorboard,
+            listeners=[bar.tell, lambda line: keeper.remember(line["step"])],
+        )
+        keeper = Keeper(
+            out / "checkpoint.pt",
+            capture,
+            flush=recorder.flush,
+            minutes=config.run.save_minutes,
+            asked_to_stop=asked_to_stop,
+        )
+        keeper.remember(start)
+        stage.method.train()
+        autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
+        after = (recorder, keeper, lambda step, outputs: bar.reach(step + 1))
+        try:
+            train(
+                stage.method,
+                stage.batches,
+                stage.optimizers,
+                stage.schedule,
+                start=start,
+                stop=stage.steps,
+                autocast=autocast,
+                after=after,
+            )
+            keeper.save(stage.steps)
+        except NonFiniteLoss as error:
+            error.add_note(f"The last good state, after step {keeper.save_last_good()}, is in {keeper.path}.")
+            raise
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
+    received: list[int] = []
+
+    def remember(number: int, frame: Any) -> None:
+        received.append(number)
+
+    try:
+        before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not in the main thread: nobody can send us signals there
+        before = {}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,43 @@
+"""Grids of images with captions: the one visual style of all our pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from wingbar.types import MEAN, STD
+
+__all__ = ["grid", "to_bytes"]
+
+PAPER, INK = (250, 248, 244), (60, 58, 54)
+
+
+def to_bytes(image: Float[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
+    """Normalised images as pixels."""
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    return ((image.detach().float().cpu() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def grid(
+    rows: Sequence[UInt8[Tensor, "columns 3 h w"]], *, captions: Sequence[str] = (), cell: int = 128
+) -> Image.Image:
+    """One picture: a row per tensor, a cell per image, captions over the columns."""
+    gap, head = max(2, cell // 24), cell // 4 if captions else 0
+    width = len(rows[0]) * (cell + gap) + gap
+    canvas = Image.new("RGB", (width, len(rows) * (cell + gap) + gap + head), PAPER)
+    for y, row in enumerate(rows):
+        for x, image in enumerate(row):
+            tile = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((cell, cell), Image.Resampling.LANCZOS)
+            canvas.paste(tile, (gap + x * (cell + gap), gap + head + y * (cell + gap)))
+    _write_captions(canvas, captions, cell + gap, head)
+    return canvas
+
+
+def _write_captions(canvas: Image.Image, captions: Sequence[str], pitch: int, head: int) -> None:
+    pen, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=max(10, head // 2))
+    for x, caption in enumerate(captions):
+        pen.text((pitch * x + pitch // 2, head // 2 + 2), caption, fill=INK, font=font, anchor="mm")

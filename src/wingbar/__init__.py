@@ -9,9 +9,9 @@ from wingbar.data.batches import Batches
 from wingbar.data.lookalike import Lookalike
 from wingbar.decoder import LightDecoder, MirrorDecoder, tiny_decoder
 from wingbar.encoder import Encoder, build_encoder
-from wingbar.fit import Result, fit, resume, run
 from wingbar.methods import METHODS, MoCo, Rebuild, SimSiam, SynthPairs
 from wingbar.recipes import RECIPES
+from wingbar.runs import Result, fit, resume, run
 from wingbar.train.loop import train
 from wingbar.types import Batch, Encoded, Output, UserError
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder

@@ -232,10 +232,10 @@ def _compile(method: Any) -> None:
 
 
 def _views(config: Config) -> Any:
-    data = config.data
-    return (
-        views.moco(size=data.size, count=data.view_count) if data.views == "moco" else views.asymmetric(size=data.size)
-    )
+    data, scale = config.data, (config.data.crop, 1.0)
+    if data.views == "moco":
+        return views.moco(size=data.size, count=data.view_count, scale=scale)
+    return views.asymmetric(size=data.size, scale=scale)
 
 
 def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:

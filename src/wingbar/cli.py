@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from wingbar.config import Config
-from wingbar.fit import Result, resume, run
 from wingbar.recipes import RECIPES, recipe_named
+from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
 from wingbar.train.record import NonFiniteLoss
 from wingbar.trial import Try, tell_story

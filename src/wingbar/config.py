@@ -41,6 +41,8 @@ class Data:
     """Images per optimiser step."""
     views: Literal["moco", "asymmetric"] = "moco"
     """Augmentation: MoCo v2's and SimSiam's recipe, or BYOL's asymmetric pair."""
+    crop: float = 0.2
+    """Smallest share of an image's area that a view may show."""
     view_count: int = 2
     """Views per image; a third gives Grad-CAM a fresh one (A24)."""
     plain: Literal["squash", "centre"] = "squash"

@@ -20,8 +20,8 @@ from wingbar.data.store import Store
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score, score_features
-from wingbar.fit import run
 from wingbar.recipes import recipe_named
+from wingbar.runs import run
 from wingbar.show.pairs import make_pairs, pairs_picture
 from wingbar.show.pictures import grid
 from wingbar.train.progress import Bar

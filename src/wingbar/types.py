@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
@@ -78,6 +78,7 @@ class Probe(NamedTuple):
     second: Callable[[], Tensor]  # embedding of the second view, computed only when asked for
 
 
+@runtime_checkable
 class Method(Protocol):
     """A self-supervised objective around an encoder. Wrappers are Methods too, so they nest."""
 
@@ -99,6 +100,7 @@ class Method(Protocol):
         """Every trained parameter, exactly once."""
 
 
+@runtime_checkable
 class Criterion(Protocol):
     """Says how important each feature dimension is for telling images apart."""
 
@@ -111,6 +113,7 @@ class Criterion(Protocol):
         """Remember the features of a step."""
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """Feature to image, in ImageNet-normalised space."""
 
@@ -120,6 +123,7 @@ class Decoder(Protocol):
         """The rebuilt images."""
 
 
+@runtime_checkable
 class Views(Protocol):
     """Random augmentation of whole batches: stored bytes to normalised views."""
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,10 +137,17 @@ def _make_folder(config: Config, store: Store, recipe: str) -> Path:
 
 def _environment(store: Store, recipe: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
-    packages = {name: version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
+    packages = {name: _version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
     return {"recipe": recipe, **packages, **machine, "images": len(store.images), "unreadable": len(store.broken)}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"  # run from a source tree
 
 
 def _open(config: Config, *, quiet: bool) -> Store:

@@ -1,0 +1,5 @@
+"""`python -m wingbar`."""
+
+from wingbar.cli import main
+
+main()

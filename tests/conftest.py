@@ -9,4 +9,5 @@ import torch
 from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
-install_import_hook("wingbar", "beartype.beartype")
+if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
+    install_import_hook("wingbar", "beartype.beartype")

@@ -15,7 +15,14 @@ from wingbar.config import Config
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store, to_device
-from wingbar.encoder import Encoder, check_size, evaluation_statistics, frozen_statistics, zero_init_residuals
+from wingbar.encoder import (
+    Encoder,
+    check_size,
+    evaluation_mode,
+    evaluation_statistics,
+    frozen_statistics,
+    zero_init_residuals,
+)
 from wingbar.methods import MoCo, Rebuild, SimSiam, SynthPairs, moco, synth
 from wingbar.train import optim
 from wingbar.types import STD, UserError
@@ -27,8 +34,8 @@ STATISTICS = {
     "frozen": frozen_statistics,
     "shared": synth.shared_statistics,
     "evaluation": evaluation_statistics,
-    "batch": frozen_statistics,
 }
+DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
 PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
 
@@ -100,6 +107,10 @@ def _base(config: Config, encoder: Encoder) -> Any:
         raise UserError(
             f"a batch of {config.data.batch} does not fit into MoCo's queue of {method.queue}; "
             "raise method.queue or lower data.batch"
+        )
+    if config.data.batch // config.run.accumulate % method.splits:
+        raise UserError(
+            f"method.splits {method.splits} does not divide a batch of {config.data.batch}; change one of them"
         )
     before = config.readings.enqueue == "before"
     contrast = moco.against_past_and_present if before else moco.against_past
@@ -219,7 +230,7 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
         method.encoder,
         method.decoder,
         loss=method.readings.rebuild_loss,
-        statistics=STATISTICS[config.readings.decoder_init_bn],
+        mode=DECODER_INIT[config.readings.decoder_init_bn],
     )
     batches = _batches(config, on_device, lambda images, aspect, generator: (), stream=1)
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]

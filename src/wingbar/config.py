@@ -51,6 +51,8 @@ class Data:
     """Of lookalike only: number of species."""
     images: int = 2000
     """Of lookalike only: number of images."""
+    loud: float = 1.0
+    """Of lookalike only: how loud the nuisances are, 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.losses import full_precision, nt_xent, nt_xent_terms, unit_length
+from wingbar.losses import full_precision, nt_xent, nt_xent_terms, unit_length, widened
 from wingbar.perturb import minmax
 from wingbar.state import Ring
 from wingbar.types import Probe
@@ -62,7 +62,10 @@ def gradcam_score(
 
 
 def own_term(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:
-    """Sum over images of each image's own loss, the other embeddings held fixed: what eq. 3 writes."""
+    """Sum over images of each image's own loss, the other embeddings held fixed: what eq. 3 writes.
+
+    Exact for a head without BatchNorm; through SimSiam's, images still meet in the batch statistics.
+    """
     return nt_xent_terms(embedding, embedding.detach(), second, **options).sum()  # type: ignore[arg-type]
 
 
@@ -90,8 +93,8 @@ class GradCam(nn.Module):
 
     def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
         """Per image: 1 for the dimension with the highest score, 0 for those with the lowest."""
-        feature = probe.feature.detach().float().requires_grad_()
-        second = probe.second().detach().float()
+        feature, second = widened(probe.feature.detach(), probe.second().detach())
+        feature = feature.clone().requires_grad_()
         with torch.enable_grad(), full_precision(feature):
             (gradient,) = torch.autograd.grad(self.loss(probe.project(feature), second), feature)
         return minmax(gradcam_score(gradient, feature.detach(), self.rectify))
@@ -146,7 +149,7 @@ class LowVariance(nn.Module):
     ) -> None:
         super().__init__()
         self.bank = Ring(torch.zeros(size, dim))
-        self.kappa, self.eps, self.spread, self.ready = kappa, eps, spread, ready
+        self.kappa, self.eps, self.spread, self.ready = kappa, eps, spread, min(ready, size)
 
     def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
         """The same for every image: 1 where the spread reaches κ, else the spread relative to the others."""

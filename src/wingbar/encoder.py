@@ -23,6 +23,7 @@ __all__ = [
     "Layout",
     "build_encoder",
     "check_size",
+    "evaluation_mode",
     "evaluation_statistics",
     "frozen_statistics",
     "zero_init_residuals",
@@ -81,6 +82,18 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for norm in tracking:
             norm.track_running_stats = True
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Inside, the whole module is in evaluation mode: running statistics, no dropout, no stochastic depth."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 @contextmanager
@@ -259,7 +272,7 @@ def check_size(encoder: Encoder, size: int) -> None:
     """Refuse an image size the encoder cannot take, before any work is done."""
     device = next(encoder.parameters()).device
     try:
-        with torch.no_grad(), evaluation_statistics(encoder):
+        with torch.no_grad(), evaluation_mode(encoder):
             encoder(torch.zeros(1, 3, size, size, device=device))
     except (AssertionError, RuntimeError) as error:
         raise UserError(

@@ -6,6 +6,8 @@ Embeddings come in as projected; scaling them to unit length is an argument, bec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,6 +17,8 @@ from torch.nn import functional
 __all__ = [
     "alignment",
     "as_is",
+    "beneath",
+    "blind_loss",
     "feature_std",
     "full_precision",
     "geometry",
@@ -34,6 +38,7 @@ __all__ = [
 
 Denominator = Callable[[Tensor, Tensor], Tensor]
 Scale = Callable[[Tensor], Tensor]
+Value = TypeVar("Value")
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:
@@ -155,7 +160,24 @@ def objective(
     base: Mapping[str, Tensor], rebuild: Float[Tensor, ""], pair: Float[Tensor, ""], *, alpha: float, nu: float
 ) -> dict[str, Tensor]:
     """Eq. 8: L = L_C + α·L_R + ν·L_Cp, as named terms whose sum is the objective."""
-    return {**base, "rebuild": alpha * rebuild, "pair": nu * pair}
+    return {**beneath(base), "rebuild": alpha * rebuild, "pair": nu * pair}
+
+
+def beneath(base: Mapping[str, Value]) -> dict[str, Value]:
+    """What a wrapped method reports, renamed where it is itself a wrapper: its `pair` becomes `base/pair`.
+
+    >>> beneath({"base": 1, "pair": 2, "base/pair": 3})
+    {'base': 1, 'base/pair': 2, 'base/base/pair': 3}
+    """
+    of_a_wrapper = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
+    own = {name: name.split("/")[-1] in of_a_wrapper or name.startswith("perturbed/") for name in base}
+    return {f"base/{name}" if own[name] else name: value for name, value in base.items()}
+
+
+@cache
+def blind_loss(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> float:
+    """A contrastive loss's chance level: what it gives to an encoder that maps all images to one point."""
+    return float(loss(torch.ones(batch, 1), torch.ones(batch, 1)))
 
 
 def alignment(first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]) -> Float[Tensor, ""]:

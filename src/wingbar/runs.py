@@ -155,7 +155,9 @@ def _open(config: Config, *, quiet: bool) -> Store:
     drawn = data.root == "lookalike"
     total = data.images if drawn else len(find_images(data.root))
     with Bar("drawing images" if drawn else "decoding images", total, quiet=quiet) as bar:
-        return open_store(data.root, side=data.stored, classes=data.classes, images=data.images, progress=bar.reach)
+        return open_store(
+            data.root, side=data.stored, classes=data.classes, images=data.images, loud=data.loud, progress=bar.reach
+        )
 
 
 def _restore(stages: list[Stage], method: Any, out: Path) -> Position:

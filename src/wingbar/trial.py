@@ -98,9 +98,11 @@ def _config(story: Try, recipe: str) -> Config:
 
 
 def _draw(story: Try, split: Any, images: int) -> Store:
-    side = recipe_named("try-synth").data.stored
+    data = recipe_named("try-synth").data
     with Bar(f"drawing {split} images", images) as bar:
-        return lookalike_store(split, side=side, classes=story.classes, images=images, progress=bar.reach)
+        return lookalike_store(
+            split, side=data.stored, classes=story.classes, images=images, loud=data.loud, progress=bar.reach
+        )
 
 
 def _score(config: Config, method: Any, train: Store, test: Store) -> dict[str, Score]:

@@ -17,11 +17,17 @@ SPLIT_SEEDS = {"train": 0, "test": 1}  # the data is the same in every run, what
 
 
 def open_store(
-    root: str, *, side: int, classes: int, images: int, progress: Callable[[int], None] | None = None
+    root: str,
+    *,
+    side: int,
+    classes: int,
+    images: int,
+    loud: float,
+    progress: Callable[[int], None] | None = None,
 ) -> Store:
     """The training images: those below the folder `root`, or drawn if `root` is "lookalike"."""
     if root == "lookalike":
-        return lookalike_store("train", side=side, classes=classes, images=images, progress=progress)
+        return lookalike_store("train", side=side, classes=classes, images=images, loud=loud, progress=progress)
     return decode_folder(root, side=side, progress=progress)
 
 
@@ -31,9 +37,11 @@ def lookalike_store(
     side: int,
     classes: int,
     images: int,
+    loud: float,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
     """A split of the embedded data set, with labels."""
     size = min(side, LARGEST_DRAWING)
-    drawn = draw(Lookalike(classes=classes, images=images, size=size, seed=SPLIT_SEEDS[split]), progress=progress)
+    birds = Lookalike(classes=classes, images=images, size=size, seed=SPLIT_SEEDS[split], loud=loud)
+    drawn = draw(birds, progress=progress)
     return Store(drawn.images, torch.ones(images), drawn.labels)

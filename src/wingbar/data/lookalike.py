@@ -123,14 +123,15 @@ class Nuisance(NamedTuple):
     detail: float  # seed of clouds, grass and leaves
 
 
-def draw_nuisance(rng: np.random.Generator) -> Nuisance:
-    """Everything but the species, at random."""
-    u = rng.uniform
+def draw_nuisance(rng: np.random.Generator, *, loud: float = 1.0) -> Nuisance:
+    """Everything but the species, at random; `loud` below 1 narrows every range towards a bird that holds still."""
+    u, k = rng.uniform, loud
     return Nuisance(
-        pose=u(-16, 16), nod=u(-16, 18), wag=u(-14, 14), plump=u(0.96, 1.1), flip=float(u() < 0.5),
-        size=u(0.68, 1), x=u(), y=u(), season=u(0, len(SEASONS)), scene=float(int(u(0, len(SCENES)))),
-        branch=u(-12, 12), front=float(np.searchsorted([0.6, 0.8], u())),
-        light=u(-1, 1), warmth=u(-1, 1), sun=u(-1, 1), detail=float(int(u(0, 2**32))),
+        pose=k * u(-16, 16), nod=k * u(-16, 18), wag=k * u(-14, 14), plump=u(0.96, 1.1), flip=float(u() < 0.5),
+        size=1 - k * (1 - u(0.68, 1)), x=u(), y=u(), season=k * u(0, len(SEASONS)),
+        scene=float(int(k * u(0, len(SCENES)))), branch=k * u(-12, 12),
+        front=float(np.searchsorted([1 - 0.4 * k, 1 - 0.2 * k], u())),
+        light=k * u(-1, 1), warmth=k * u(-1, 1), sun=k * u(-1, 1), detail=float(int(u(0, 2 ** (32 * k)))),
     )  # fmt: skip
 
 
@@ -186,13 +187,14 @@ def tight_box(visible: Alpha) -> tuple[float, float, float, float]:
 class Lookalike:
     """A virtual data set: nothing is drawn until it is asked for.
 
-    Sample `i` depends on (seed, i), `classes` and `size` alone. Test data are the same set with another seed.
+    Sample `i` depends on (seed, i), `classes`, `size` and `loud` alone. Test data are the same set with another seed.
     """
 
     classes: int = 8
     images: int = 2000
     size: int = 96
     seed: int = 0
+    loud: float = 1.0  # of the nuisances: at 1 they drown the marks, near 0 the marks are all there is
 
     def __post_init__(self) -> None:
         if not 32 <= self.size <= 224:
@@ -203,6 +205,8 @@ class Lookalike:
             raise UserError(f"images = {self.images} makes an empty data set; choose 1 or more")
         if self.seed < 0:
             raise UserError(f"seed = {self.seed} is negative; choose 0 or more")
+        if not 0 <= self.loud <= 1:
+            raise UserError(f"loud = {self.loud} is out of range; choose 0 (hardly any nuisance) to 1")
         choices(self.classes)  # raises where there are too many
 
     def __len__(self) -> int:
@@ -210,7 +214,7 @@ class Lookalike:
 
     def __getitem__(self, index: int) -> Sample:
         index = range(self.images)[index]
-        nuisance = draw_nuisance(np.random.default_rng([self.seed, index]))
+        nuisance = draw_nuisance(np.random.default_rng([self.seed, index]), loud=self.loud)
         return render(species(self.label(index), self.classes), nuisance, size=self.size)
 
     def label(self, index: int) -> int:

@@ -13,7 +13,7 @@ from wingbar.encoder import Encoder
 from wingbar.heads import mlp
 from wingbar.losses import geometry, info_nce
 from wingbar.state import Average, Ring
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output, ParamGroup, UserError
 
 __all__ = ["MoCo", "against_past", "against_past_and_present"]
 
@@ -65,6 +65,10 @@ class MoCo(nn.Module):
 
     def teach(self, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
         """The teacher's embeddings, without a graph: the keys."""
+        if len(view) % self.splits:
+            raise UserError(
+                f"a batch of {len(view)} cannot be cut into {self.splits} equal parts; change method.splits"
+            )
         order = torch.arange(len(view)).view(self.splits, -1).T.flatten() if self.splits > 1 else slice(None)
         shuffled = self.teacher_projector(self._in_parts(self.teacher_encoder, view[order]))
         return shuffled[torch.argsort(order)] if isinstance(order, Tensor) else shuffled

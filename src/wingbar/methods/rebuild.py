@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.encoder import Encoder, evaluation_statistics
+from wingbar.encoder import Encoder, evaluation_mode
 from wingbar.losses import feature_std, psnr, reconstruction
 from wingbar.types import STD, Batch, Output, ParamGroup
 
@@ -27,7 +27,7 @@ def blind_reconstruction(
 
 
 class Rebuild(nn.Module):
-    """Eq. 2 alone, training the decoder only. `statistics` says how the encoder's BatchNorm behaves meanwhile (A29)."""
+    """Eq. 2 alone, training the decoder only. `mode` says how the encoder behaves meanwhile (A29)."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Rebuild(nn.Module):
         decoder: nn.Module,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] = reconstruction,
-        statistics: Statistics = evaluation_statistics,
+        mode: Statistics = evaluation_mode,
     ) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
-        self.loss, self.statistics = loss, statistics
+        self.loss, self.mode = loss, mode
 
     def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         """There is no head: the feature itself."""
@@ -62,7 +62,7 @@ class Rebuild(nn.Module):
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature, without a graph."""
-        with torch.no_grad(), self.statistics(self.encoder):
+        with torch.no_grad(), self.mode(self.encoder):
             return self.encoder(image).vector
 
     def param_groups(self) -> list[ParamGroup]:

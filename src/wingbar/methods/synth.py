@@ -8,7 +8,6 @@ Noise goes where it does not matter for telling images apart, so the encoder bec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from wingbar.encoder import frozen_statistics
-from wingbar.losses import nt_xent, objective, psnr, reconstruction
+from wingbar.losses import beneath, blind_loss, nt_xent, objective, psnr, reconstruction
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.perturb import Noise
 from wingbar.types import STD, Batch, Output, ParamGroup, Probe
@@ -112,7 +111,7 @@ class SynthPairs(nn.Module):
         rebuild = self.readings.rebuild_loss(rebuilt, batch.image)
         pair, facts = self._pair(feature, rebuilt, batch) if self.nu else (rebuild.new_zeros(()), {})
         losses = objective(base.losses, rebuild, pair, alpha=self.alpha, nu=self.nu)
-        facts = {**base.facts, **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
+        facts = {**beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
         return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts)
 
     def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -124,11 +123,15 @@ class SynthPairs(nn.Module):
         perturbed = self.perturb(source, importances, batch.seed)
         twin = self.twin(perturbed)
         with self.readings.encoder_statistics(self.base):
-            embeddings = self.readings.embed_pair(self._embed_synthetic, first, twin)
+            loss = self.readings.pair_loss(*self.readings.embed_pair(self._embed_synthetic, first, twin))
         facts = self._noise_facts(source.detach(), perturbed.detach(), importances)
         facts["twin_change"] = (twin.detach().float() - first.detach().float()).square().mean().sqrt()
-        facts["chance/pair"] = self.nu * math.log(2 * len(feature) - 1)
-        return self.readings.pair_loss(*embeddings), facts
+        facts["chance/pair"] = self.nu * self._pair_chance(len(feature))
+        return loss, facts
+
+    def _pair_chance(self, batch: int) -> float:
+        native = isinstance(getattr(self.readings.pair_loss, "__self__", None), nn.Module)
+        return 0.0 if native else blind_loss(self.readings.pair_loss, batch)  # a base's own loss compares by cosine
 
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)

@@ -79,7 +79,7 @@ def build_optimizers(
 ) -> Optimizers:
     """SGD for the main groups; the decoder has its own Adam, or shares the SGD (A28). Fused where the device can."""
     own = [group for group in groups if group.optimizer == "decoder" and decoder == "adam"]
-    main = [group for group in groups if group not in own]
+    main = [group for group in groups if group.optimizer == "main" or decoder == "shared"]
     fused = all(parameter.is_cuda for group in groups for parameter in group.parameters)
     built: list[torch.optim.Optimizer] = []
     if main:

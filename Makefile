@@ -1,0 +1,31 @@
+# Everything runs in a virtual environment of its own; the first target builds it.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Some virtual machines advertise AMX and crash on it; many threads per test process are ten times slower than one.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.PHONY: try test check golden clean
+try: $(STAMP)          ## the whole story on the embedded data: train, score, pictures
+	$(BIN)/wingbar try
+
+test: $(STAMP)         ## every test that needs no GPU
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --doctest-modules src tests
+
+check: $(STAMP)        ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+golden: $(STAMP)       ## write the golden curves anew, after a change that is meant to move them
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/curves.py
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@

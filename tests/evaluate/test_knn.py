@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import config
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from wingbar.evaluate import knn
+from wingbar.evaluate.knn import cosines, knn_correct
+from wingbar.types import UserError
+
+
+def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:
+    """Features around one centre per class, and their labels: multiples of 3, as labels need not be consecutive."""
+    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(seed)
+    column = torch.randint(classes, (n,), generator=generator)
+    return centres[column] + noise * torch.randn(n, dim, generator=generator), 3 * column
+
+
+def grid(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Features with many ties: corners of a small cube, some of them zero."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-1, 2, (n, 3), generator=generator).float(), torch.randint(4, (n,), generator=generator)
+
+
+def brute(train: Tensor, train_labels: Tensor, query: Tensor, *, k: int, temperature: float) -> int:
+    """The label for one query, written as one would by hand."""
+    gallery, q = train.double().numpy(), query.double().numpy()
+    lengths = np.linalg.norm(gallery, axis=1) * np.linalg.norm(q)
+    similarity = np.round(gallery @ q / np.where(lengths == 0, 1, lengths), 9)
+    kth = sorted(similarity, reverse=True)[min(k, len(gallery)) - 1]
+    votes: dict[int, float] = {}
+    for s, label in zip(similarity, train_labels.tolist(), strict=True):
+        if s >= kth:
+            votes[label] = votes.get(label, 0) + np.exp(s / temperature)
+    return min(votes, key=lambda label: (-round(votes[label] / np.exp(similarity.max() / temperature), 9), label))
+
+
+def test_the_examples_run():
+    assert doctest.testmod(knn).failed == 0
+
+
+@pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 5, seed), grid], ids=["random", "tied"])
+@pytest.mark.parametrize("k", [1, 2, 7, 20, 500])
+def test_equals_the_brute_force_twin(sample, k: int):
+    train, train_labels = sample(60, 1)
+    test, test_labels = sample(40, 2)
+    got = knn_correct(train, train_labels, test, test_labels, k=k, temperature=0.1)
+    predicted = [brute(train, train_labels, query, k=k, temperature=0.1) for query in test]
+    assert got.tolist() == [p == label for p, label in zip(predicted, test_labels.tolist(), strict=True)]
+
+
+def test_equals_scikit_learn():
+    (train, train_labels), (test, test_labels) = clusters(300, 8, 1), clusters(200, 8, 2)
+    judge = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
+    expected = judge.fit(train.numpy(), train_labels.numpy()).predict(test.numpy()) == test_labels.numpy()
+    got = knn_correct(train, train_labels, test, test_labels)
+    assert 0.2 < got.float().mean() < 0.95  # neither trivial nor hopeless
+    assert got.tolist() == expected.tolist()
+
+
+def test_perfect_features_are_always_right():
+    (train, train_labels), (test, test_labels) = clusters(80, 5, 1, noise=0.0), clusters(50, 5, 2, noise=0.0)
+    assert knn_correct(train, train_labels, test, test_labels, k=1).all()
+
+
+def test_constant_features_guess_the_commonest_class():
+    train_labels, test_labels = torch.tensor([0] * 30 + [1] * 31 + [2] * 29), torch.arange(90) % 3
+    got = knn_correct(torch.ones(90, 7), train_labels, torch.ones(90, 7), test_labels, k=5)
+    assert got.tolist() == (test_labels == 1).tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_equal_classes_the_lowest_label_wins(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    angle, order = torch.rand(12, generator=generator).double(), torch.randperm(12, generator=generator)
+    angle = torch.cat([angle, -angle[order]])  # left and right of the query alike, added up in another order
+    train, test = torch.stack([angle.cos(), angle.sin()], dim=1), torch.tensor([[1.0, 0.0]])
+    for left, right in ((9, 2), (2, 9)):
+        labels = torch.tensor([left] * 12 + [right] * 12)
+        assert knn_correct(train, labels, test, torch.tensor([2]), k=24, temperature=1.0).all()
+
+
+@pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 5, seed), grid], ids=["random", "tied"])
+def test_neither_chunk_nor_order_nor_scale_matters(sample):
+    train, train_labels = sample(70, 1)
+    test, test_labels = sample(50, 2)
+    expected = knn_correct(train, train_labels, test, test_labels)
+    order = torch.randperm(70, generator=torch.Generator().manual_seed(3))
+    for chunk in (1, 7, 49, 1024):
+        assert torch.equal(knn_correct(train, train_labels, test, test_labels, chunk=chunk), expected)
+    assert torch.equal(knn_correct(train[order], train_labels[order], test, test_labels), expected)
+    assert torch.equal(knn_correct(5 * train, train_labels, 0.1 * test, test_labels), expected)
+
+
+def test_a_tiny_temperature_asks_the_nearest_only():
+    (train, train_labels), (test, test_labels) = clusters(60, 5, 1), clusters(40, 5, 2)
+    nearest = knn_correct(train, train_labels, test, test_labels, k=1)
+    assert torch.equal(knn_correct(train, train_labels, test, test_labels, temperature=1e-6), nearest)
+
+
+def test_a_class_never_seen_in_training_is_wrong():
+    train, train_labels = clusters(30, 3, 1)
+    assert not knn_correct(train, train_labels, train, torch.full((30,), 77)).any()
+
+
+def test_half_precision_features_do():
+    train, train_labels = clusters(60, 3, 1, noise=0.1)
+    assert knn_correct(train.bfloat16(), train_labels, train.half(), train_labels).float().mean() > 0.95
+
+
+def test_similarities_come_in_chunks_of_the_size_asked_for():
+    queries, gallery = torch.randn(2, 10, 4, generator=torch.Generator().manual_seed(1))
+    parts = list(cosines(queries, gallery, chunk=4))
+    expected = torch.nn.functional.cosine_similarity(queries[:, None].double(), gallery.double(), dim=2)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    torch.testing.assert_close(torch.cat(parts), expected, atol=1e-9, rtol=0)
+
+
+def test_equal_features_are_equally_similar():
+    generator = torch.Generator().manual_seed(0)
+    queries, gallery = torch.randn(5, 7, generator=generator), torch.randn(1, 7, generator=generator).repeat(37, 1)
+    (similarity,) = cosines(queries, gallery, chunk=5)  # a bare matrix product differs in the last bit here
+    assert (similarity == similarity[:, :1]).all()
+
+
+@pytest.mark.parametrize(
+    ("train", "labels", "options", "sentence"),
+    [
+        (torch.ones(5, 3), torch.arange(4), {}, "got 5 features and 4 labels"),
+        (torch.ones(0, 3), torch.arange(0), {}, "got 0 features and 0 labels"),
+        (torch.ones(5, 2), torch.arange(5), {}, "got training features of 2 and test features of 3 dimensions"),
+        (torch.ones(5, 3) / torch.tensor([1, 1, 0]), torch.arange(5), {}, "got NaN or infinity in 5 of 5 features"),
+        (torch.ones(5, 3), torch.arange(5), {"k": 0}, "got k=0"),
+        (torch.ones(5, 3), torch.arange(5), {"temperature": 0.0}, "temperature=0.0"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(train, labels, options, sentence, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
+    with pytest.raises(UserError, match=sentence):
+        knn_correct(train, labels, torch.ones(2, 3), torch.arange(2), **options)

@@ -1,0 +1,372 @@
+"""The command: a mistake costs one sentence and nothing else; a run leaves what it promises."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from wingbar import RECIPES, config, load_encoder
+from wingbar.cli import main
+
+SMALL = [
+    *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),
+    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--run.device", "cpu"),
+    "--run.no-tensorboard",
+]
+
+
+def train(out: Path, *more: str, recipe: str = "try-synth") -> list[str]:
+    return ["train", recipe, *SMALL, "--run.out", str(out), *more]
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Everything below the folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Call the command; it must say one sentence, exit with 2 and leave tmp_path as it was. Gives back the sentence."""
+
+    def call(arguments: list[str], *, lines: int = 1) -> str:
+        before = snapshot(tmp_path)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        said = capsys.readouterr()
+        assert stop.value.code == 2
+        sentence = said.err.splitlines()[-1]
+        assert said.out == "" and said.err.count("\n") == lines and sentence.startswith("wingbar: ")
+        assert snapshot(tmp_path) == before
+        return sentence
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a small run."""
+    out = tmp_path_factory.mktemp("runs") / "a"
+    main(train(out))
+    return out
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(3):
+        Image.new("RGB", (40, 30), (50 * number, 0, 0)).save(folder / f"{number}.png")
+    return folder
+
+
+# --- what works ------------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_the_commands(capsys):
+    for arguments in (["--help"], ["-h"], []):
+        main(arguments)
+        said = capsys.readouterr().out
+        assert all(f"wingbar {command}" in said for command in ("try", "recipes", "train", "resume"))
+
+
+def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    main(["recipes"])
+    said = capsys.readouterr().out
+    for name, recipe in RECIPES.items():
+        assert name in said and recipe.__doc__.splitlines()[0] in said
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes"])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"wingbar {command}" in capsys.readouterr().out
+
+
+def settings() -> dict[str, str]:
+    """Every setting with the text below it, read from the source."""
+    source = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    classes = {node.name: node.body for node in source.body if isinstance(node, ast.ClassDef)}
+    found = {}
+    for part in classes["Config"]:
+        if isinstance(part, ast.AnnAssign):
+            body = classes[part.annotation.id]
+            for line, below in pairwise(body):
+                if isinstance(line, ast.AnnAssign):
+                    assert isinstance(below, ast.Expr), f"{part.target.id}.{line.target.id} has no text"
+                    found[f"{part.target.id}.{line.target.id}"] = below.value.value
+    return found
+
+
+@pytest.mark.parametrize("recipe", [[], ["simsiam"]], ids=["no recipe", "simsiam"])
+def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # wider, tyro sets the options in two columns
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *recipe, "--help"])
+    assert stop.value.code == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    explained = settings()
+    assert len(explained) > 60
+    for name, text in explained.items():
+        assert f"--{name.replace('_', '-')} " in said.replace(",", " "), name
+        assert text in said, name
+
+
+def test_a_run_leaves_an_encoder_a_record_and_its_settings(finished):
+    assert {path.name for path in finished.iterdir()} == {
+        *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt", "encoder.safetensors")
+    }
+    kept = json.loads((finished / "config.json").read_text())
+    assert kept["data"]["batch"] == 8 and kept["encoder"]["name"] == "timm/test_resnet"
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["step"]) for line in lines][-1] == ("train", 3)
+    encoder = load_encoder(finished / "encoder.safetensors")
+    assert encoder.name == "timm/test_resnet"
+    assert encoder(torch.zeros(1, 3, 32, 32)).vector.shape == (1, encoder.dim)
+
+
+def test_a_folder_of_photos_is_enough(photos, tmp_path, capsys):
+    (photos / "broken.jpg").write_text("no photo")
+    main(train(tmp_path / "run", "--data.root", str(photos), "--data.batch", "2"))
+    assert str(tmp_path / "run" / "encoder.safetensors") in capsys.readouterr().out
+    assert (tmp_path / "run" / "encoder.safetensors").is_file()
+    assert "broken.jpg" in (tmp_path / "run" / "unreadable.txt").read_text()
+
+
+def contents(path: Path) -> tuple[dict[str, str], dict[str, list[float]]]:
+    """Metadata and tensors of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata(), {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
+
+
+def test_a_run_can_be_overwritten(finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    (out / "old.txt").touch()
+    main(train(out, "--run.overwrite", "--run.seed", "1"))
+    assert not (out / "old.txt").exists() and "Done." in capsys.readouterr().out
+    assert json.loads((out / "config.json").read_text())["run"]["seed"] == 1
+    assert contents(out / "encoder.safetensors")[1] != contents(finished / "encoder.safetensors")[1]
+
+
+def test_resuming_a_finished_run_changes_nothing(finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    main(["resume", str(out)])
+    assert "Done." in capsys.readouterr().out
+    assert contents(out / "encoder.safetensors") == contents(finished / "encoder.safetensors")
+    for name in ("metrics.jsonl", "environment.json"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+# --- what is refused: data and weights -------------------------------------------------------------------------------
+
+
+def test_missing_folder(refused, tmp_path):
+    assert "nowhere does not exist" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "nowhere")))
+
+
+def test_empty_folder(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "no image in" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "empty")))
+
+
+def test_folder_of_broken_images(refused, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_text("no photo")
+    decoded_first = 2  # lines: how far decoding went, then the sentence
+    assert "readable" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "photos")), lines=decoded_first)
+
+
+def test_missing_weights(refused, tmp_path):
+    assert "does not exist" in refused(train(tmp_path / "run", "--encoder.weights", str(tmp_path / "none.pth")))
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth"])
+def test_unreadable_weights(ending, refused, tmp_path):
+    path = tmp_path / f"weights.{ending}"
+    path.write_bytes(b"\0" * 100)
+    assert str(path) in refused(train(tmp_path / "run", "--encoder.weights", str(path)))
+
+
+class Trap:
+    """Unpickled by somebody careless, it makes a folder."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+def test_weights_with_code_in_them(refused, tmp_path):
+    torch.save({"state_dict": Trap(tmp_path / "it-ran")}, tmp_path / "trap.pth")
+    assert "code" in refused(train(tmp_path / "run", "--encoder.weights", str(tmp_path / "trap.pth")))
+
+
+def test_unknown_encoder(refused, tmp_path):
+    assert "timm/test_resnet" in refused(train(tmp_path / "run", "--encoder.name", "timm/test_resnt"))
+
+
+# --- what is refused: numbers that do not go together ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        (["--data.batch", "25"], "data.batch"),
+        (["--synth.bank", "7"], "synth.bank"),
+        (["--method.queue", "7"], "method.queue"),
+        (["--run.accumulate", "3"], "run.accumulate"),
+        (["--data.size", "100"], "96 or 128"),
+        (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
+        (["--run.device", "gpu"], "cuda"),
+        (["--readings.pair-loss", "native"], "simsiam"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_settings_that_do_not_go_together(settings, named, refused, tmp_path):
+    assert named in refused(train(tmp_path / "run", *settings))
+
+
+def test_batch_larger_than_a_folder(photos, refused, tmp_path):
+    assert "data.batch" in refused(train(tmp_path / "run", "--data.root", str(photos)))
+
+
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("data.batch", "0"),
+        ("data.batch", "-1"),
+        ("data.view-count", "1"),
+        ("method.splits", "0"),
+        ("method.splits", "3"),
+        ("method.momentum", "2"),
+        ("run.accumulate", "0"),
+        ("run.accumulate", "-1"),
+        ("run.epochs", "-1"),
+        ("run.log-every", "0"),
+        ("run.seed", "-1"),
+    ],
+)
+def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
+    refused(train(tmp_path / "run", f"--{setting}", value))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_absent_cuda(refused, tmp_path):
+    assert "0 CUDA devices" in refused(train(tmp_path / "run", "--run.device", "cuda"))
+
+
+# --- what is refused: the folder of the run --------------------------------------------------------------------------
+
+
+def test_missing_out(refused):
+    assert "--run.out" in refused(["train", "try-synth", *SMALL])
+
+
+def test_existing_run(refused, finished, tmp_path):
+    before = snapshot(finished)
+    sentence = refused(train(finished))
+    assert "--run.resume" in sentence and "--run.overwrite" in sentence
+    assert snapshot(finished) == before
+
+
+def test_resuming_with_other_settings(refused, finished):
+    before = snapshot(finished)
+    assert "data.batch" in refused(train(finished, "--run.resume", "--data.batch", "6"))
+    assert snapshot(finished) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--run.overwrite"], ["--run.resume"]], ids=["", "overwrite", "resume"])
+def test_folder_that_is_no_run(flags, refused, photos):
+    assert "exists" in refused(train(photos, *flags))
+
+
+@pytest.mark.parametrize("flag", ["--run.overwrite", "--run.resume"])
+@pytest.mark.parametrize("text", ['{"model_type": "bert"}', "not json"])
+def test_folder_with_somebody_elses_config(text, flag, refused, photos):
+    """Many programs write a config.json; that makes no folder ours to delete."""
+    (photos / "config.json").write_text(text)
+    refused(train(photos, flag))
+
+
+def test_overwriting_never_deletes_the_photos(refused, finished, photos):
+    """The photos may lie in the very folder that is to be overwritten."""
+    shutil.copy(finished / "config.json", photos)
+    refused(train(photos, "--run.overwrite", "--data.root", str(photos), "--data.batch", "2"))
+
+
+def test_out_that_is_or_lies_below_a_file(refused, tmp_path):
+    (tmp_path / "file").touch()
+    assert "is a file" in refused(train(tmp_path / "file"))
+    refused(train(tmp_path / "file" / "run"))
+
+
+def test_resume_of_a_folder_without_a_run(refused, photos):
+    assert str(photos) in refused(["resume", str(photos)])
+
+
+@pytest.mark.parametrize("text", ["", "not json", '{"model_type": "bert"}'])
+def test_resume_of_a_folder_with_somebody_elses_config(text, refused, photos):
+    (photos / "config.json").write_text(text)
+    refused(["resume", str(photos)])
+
+
+def test_resume_of_a_missing_folder(refused, tmp_path):
+    assert "nowhere" in refused(["resume", str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_try_in_a_place_that_is_taken(kind, refused, photos):
+    assert "--out" in refused(["try", "--out", str(photos if kind == "folder" else photos / "0.png")])
+
+
+# --- what is refused: names ------------------------------------------------------------------------------------------
+
+
+def test_unknown_command(refused):
+    sentence = refused(["trian"])
+    assert "'trian'" in sentence and "train" in sentence
+
+
+def test_unknown_recipe(refused, tmp_path):
+    assert "'try-synth'" in refused(train(tmp_path / "run", recipe="try-sinth"))
+    assert "wingbar recipes" in refused(train(tmp_path / "run", recipe="zzzzzz"))
+
+
+# --- as another process ----------------------------------------------------------------------------------------------
+
+
+def test_installed_script():
+    script = Path(sys.executable).with_name("wingbar")
+    done = subprocess.run([script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "wingbar train" in done.stdout
+
+
+def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path):
+    """A plain pickle: torch would like to warn about it, too."""
+    (tmp_path / "trap.pth").write_bytes(pickle.dumps({"state_dict": Trap(tmp_path / "it-ran")}))
+    arguments = train(tmp_path / "run", "--encoder.weights", str(tmp_path / "trap.pth"))
+    done = subprocess.run([sys.executable, "-m", "wingbar", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("wingbar: ") and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["trap.pth"]

@@ -1,0 +1,177 @@
+"""A run that was killed and resumed ends with the same bits as one that never stopped."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from wingbar import changed, resume, run, runs
+from wingbar.recipes import recipe_named
+from wingbar.train import checkpoint
+from wingbar.train.checkpoint import Interrupted
+from wingbar.train.record import NonFiniteLoss
+
+SMALL = {
+    "data.size": 32,
+    "data.stored": 32,
+    "data.batch": 8,
+    "data.images": 40,
+    "encoder.name": "timm/test_resnet",
+    "method.queue": 20,  # no multiple of the batch: the ring wraps in the middle of one
+    "synth.bank": 20,
+    "synth.kappa": 0.2,
+    "decoder.epochs": 2,
+    "run.epochs": 4,
+    "run.log_every": 3,
+    "run.save_minutes": 0.0,  # a checkpoint after every step
+    "run.tensorboard": False,
+    "run.device": "cpu",
+}
+STEPS = (10, 20)  # of decoder initialisation and of training
+
+
+def config(out, **settings):
+    return changed(recipe_named("try-synth"), {**SMALL, "run.out": str(out), **settings})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    run(config(out), quiet=True)
+    return out
+
+
+def assert_same_run(one: Path, other: Path):
+    first, second = load_file(one / "encoder.safetensors"), load_file(other / "encoder.safetensors")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    (place, state), (other_place, other_state) = (
+        checkpoint.read(one / "checkpoint.pt"),
+        checkpoint.read(other / "checkpoint.pt"),
+    )
+    assert place == other_place
+    assert_equal_trees(
+        {k: state[k] for k in ("method", "optimizers")}, {k: other_state[k] for k in ("method", "optimizers")}
+    )
+
+
+def assert_equal_trees(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_equal_trees(one[key], other[key])
+    elif isinstance(one, list):
+        for a, b in zip(one, other, strict=True):
+            assert_equal_trees(a, b)
+    else:
+        assert one == other
+
+
+def command(out: Path) -> list[str]:
+    """The command line of the same run."""
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "run.out": str(out)}.items()]
+    settings = [s.replace("--run.tensorboard=False", "--run.no-tensorboard") for s in settings]
+    return [sys.executable, "-m", "wingbar", "train", "try-synth", *settings]
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command(out), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(process: subprocess.Popen[str], out: Path, stage: str, step: int) -> None:
+    """Until the checkpoint on the disk is at least that far, read as the atomic file it promises to be."""
+    path, stages = out / "checkpoint.pt", ("decoder", "train")
+    while process.poll() is None:
+        if path.exists():
+            place, _ = checkpoint.read(path)
+            if (stages.index(place.stage), place.step) >= (stages.index(stage), step):
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"the run ended before {stage} step {step}: {process.communicate()}")
+
+
+@pytest.mark.parametrize("stage", ["decoder", "train"])
+def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
+    step = random.SystemRandom().randrange(1, STEPS[stage == "train"] - 2)
+    process = start(tmp_path / "run")
+    wait_for_step(process, tmp_path / "run", stage, step)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, f"killed at {stage} step {step}"
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_sigterm_saves_and_says_how_to_resume(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for_step(process, out, "train", 2)
+    process.terminate()
+    said, complained = process.communicate(timeout=60)
+    assert process.returncode == 0, complained
+    assert said.strip().splitlines()[-1].endswith(f"wingbar resume {out}")
+    assert not (out / "encoder.safetensors").exists()
+    resume(out)
+    assert_same_run(out, undisturbed)
+
+
+def test_every_step_is_a_place_to_stop(undisturbed, tmp_path, monkeypatch):
+    """Asked to stop during every single step, and resumed each time."""
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: True))
+    with pytest.raises(Interrupted):
+        run(config(tmp_path / "run"), quiet=True)
+    for _ in range(sum(STEPS) - 2):
+        with pytest.raises(Interrupted):
+            resume(tmp_path / "run")
+    monkeypatch.undo()
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_record_of_a_resumed_run_has_every_step_once(undisturbed, tmp_path):
+    process = start(tmp_path / "run")
+    wait_for_step(process, tmp_path / "run", "train", 5)
+    process.kill()
+    process.wait()
+    resume(tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for stage, last in zip(("decoder", "train"), STEPS, strict=True):
+        steps = [line["step"] for line in lines if line["stage"] == stage]
+        assert steps == sorted(set(steps)) and steps[-1] == last
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed):
+    before = load_file(undisturbed / "encoder.safetensors")
+    resume(undisturbed)
+    after = load_file(undisturbed / "encoder.safetensors")
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_accumulated_gradients_enqueue_each_image_once(tmp_path):
+    result = run(config(tmp_path / "run", **{"run.accumulate": 2}), quiet=True)
+    assert result.method.base.queue.position == (STEPS[1] * 8) % 20
+    assert len(result.method.base.queue) == 20
+
+
+def test_a_loss_that_is_no_number_saves_the_last_good_state(tmp_path):
+    """The learning rate is absurd: the run stops, names step and term, and what it saved is finite."""
+    out = tmp_path / "run"
+    with pytest.raises(NonFiniteLoss, match=r"loss term '\w+' became (nan|inf) at step \d+; .*(lower|raise)") as caught:
+        run(config(out, **{"optim.lr": 1e30, "run.save_minutes": 60.0, "run.log_every": 2}), quiet=True)
+    place, state = checkpoint.read(out / "checkpoint.pt")
+    assert place.step <= caught.value.step
+    assert "last good state" in caught.value.__notes__[0]
+    tensors = [value for value in state["method"].values() if isinstance(value, torch.Tensor)]
+    assert all(torch.isfinite(value.float()).all() for value in tensors)

@@ -190,7 +190,8 @@ def test_empty_folder(refused, tmp_path):
 
 def test_folder_of_broken_images(refused, tmp_path):
     (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.jpg").write_text("no photo")
+    for number in range(8):
+        (tmp_path / "photos" / f"{number}.jpg").write_text("no photo")
     decoded_first = 2  # lines: how far decoding went, then the sentence
     assert "readable" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "photos")), lines=decoded_first)
 
@@ -293,6 +294,12 @@ def test_resuming_with_other_settings(refused, finished):
     before = snapshot(finished)
     assert "data.batch" in refused(train(finished, "--run.resume", "--data.batch", "6"))
     assert snapshot(finished) == before
+
+
+def test_resuming_and_overwriting_at_once(refused, finished, tmp_path):
+    """One of the two would throw the run away."""
+    shutil.copytree(finished, tmp_path / "run")
+    refused(train(tmp_path / "run", "--run.resume", "--run.overwrite"))
 
 
 @pytest.mark.parametrize("flags", [[], ["--run.overwrite"], ["--run.resume"]], ids=["", "overwrite", "resume"])

@@ -10,8 +10,9 @@ import math
 import pytest
 
 from wingbar import config as config_module
-from wingbar.config import Config, changed, from_json, to_json
+from wingbar.config import Config
 from wingbar.recipes import RECIPES
+from wingbar.settings import changed, from_json, to_json
 from wingbar.types import UserError
 
 EXTREMES = [

@@ -19,6 +19,7 @@ from wingbar.encoder import (
     Encoder,
     build_encoder,
     check_size,
+    evaluation_mode,
     evaluation_statistics,
     frozen_statistics,
     zero_init_residuals,
@@ -244,6 +245,21 @@ def test_evaluation_statistics_normalise_with_the_running_ones(name):
     assert same_state(encoder.state_dict(), before)
 
 
+@torch.no_grad()
+def test_evaluation_mode_switches_chance_off_too_and_restores_every_part():
+    encoder, image = training_copy("efficientnet_b0"), images(64)  # has stochastic depth
+    encoder.trunk.features[3].eval()
+    before, training = state_of(encoder), [part.training for part in encoder.modules()]
+    with suppress(KeyError), evaluation_mode(encoder):
+        assert torch.equal(encoder(image).vector, made("efficientnet_b0")(image).vector)
+        raise KeyError
+    assert [part.training for part in encoder.modules()] == training
+    assert same_state(encoder.state_dict(), before)
+    torch.manual_seed(0)
+    with evaluation_statistics(encoder):
+        assert not torch.equal(encoder(image).vector, made("efficientnet_b0")(image).vector), "here chance stays on"
+
+
 @pytest.mark.parametrize("outer", [frozen_statistics, evaluation_statistics])
 @pytest.mark.parametrize("inner", [frozen_statistics, evaluation_statistics])
 @torch.no_grad()
@@ -346,9 +362,9 @@ def test_unreadable_torchvision_model_is_refused_without_offering_it_again(name)
     assert f" {name}" not in offer.replace("?", " ").split("timm/")[0]
 
 
-def test_unreadable_timm_model_is_refused():
-    with pytest.raises(UserError, match="poolformer_s12"):
-        check_size(build_encoder("timm/poolformer_s12"), 64)
+def test_timm_model_without_the_usual_attributes_is_read():
+    encoder = build_encoder("timm/poolformer_s12").eval()
+    assert encoder(torch.randn(1, 3, 64, 64)).vector.shape == (1, encoder.dim)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from wingbar.build import build_method, build_stages, choose_autocast
-from wingbar.config import Config, changed
+from wingbar.config import Config
 from wingbar.data.store import Store
+from wingbar.settings import changed
 from wingbar.train.loop import train
 
 pytestmark = [

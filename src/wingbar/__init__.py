@@ -3,7 +3,7 @@
 `wingbar.fit("photos/", out="runs/a")` trains; the parts below build anything else.
 """
 
-from wingbar.config import Config, changed
+from wingbar.config import Config
 from wingbar.criteria import GradCam, LowVariance, Uniform
 from wingbar.data.batches import Batches
 from wingbar.data.lookalike import Lookalike
@@ -12,6 +12,7 @@ from wingbar.encoder import Encoder, build_encoder
 from wingbar.methods import METHODS, MoCo, Rebuild, SimSiam, SynthPairs
 from wingbar.recipes import RECIPES
 from wingbar.runs import Result, fit, resume, run
+from wingbar.settings import changed
 from wingbar.train.loop import train
 from wingbar.types import Batch, Encoded, Output, UserError
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder

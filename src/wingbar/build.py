@@ -70,6 +70,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"no device is called {name!r}; use auto, cpu, cuda or cuda:1") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"wingbar cannot train on {name}; use auto, cpu, cuda or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
@@ -93,6 +95,7 @@ def build_method(config: Config) -> Any:
     frozen = config.encoder.batchnorm == "frozen"
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
     check_size(encoder, config.data.size)
+    torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
     base = _base(config, encoder)
     return _synth(config, base) if config.synth.on else base
 

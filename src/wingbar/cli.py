@@ -32,7 +32,11 @@ def _try(arguments: Sequence[str]) -> None:
 
 def _recipes(arguments: Sequence[str]) -> None:
     """every recipe: what it is, what it costs, what to expect"""
-    tyro.cli(type(None), prog="wingbar recipes", description="List the recipes.", args=arguments)
+    if set(arguments) - {"-h", "--help"}:
+        raise UserError(f"wingbar recipes takes no arguments, but got {' '.join(arguments)}")
+    if arguments:
+        print(f"wingbar recipes: {inspect.getdoc(_recipes)}")
+        sys.exit(0)
     table = Table("recipe", "what, cost, expected result")
     for name, recipe in RECIPES.items():
         table.add_row(name, inspect.getdoc(recipe))
@@ -96,7 +100,7 @@ def _help() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
-    command, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help"):
         print(_help())
         return

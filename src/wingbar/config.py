@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import json
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from wingbar.types import UserError
-
-__all__ = [
-    "Config",
-    "Data",
-    "Decoder",
-    "Encoder",
-    "Method",
-    "Optim",
-    "Readings",
-    "Run",
-    "Synth",
-    "from_json",
-    "to_json",
-]
+__all__ = ["Config", "Data", "Decoder", "Encoder", "Method", "Optim", "Readings", "Run", "Synth"]
 
 
 @dataclass(frozen=True)
@@ -231,43 +212,3 @@ class Config:
     readings: Readings = field(default_factory=Readings)
     optim: Optim = field(default_factory=Optim)
     run: Run = field(default_factory=Run)
-
-
-def to_json(config: Config) -> str:
-    """The config as readable text."""
-    return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)
-
-
-def from_json(text: str) -> Config:
-    """The config that `to_json` wrote; an unknown setting is an error that names it."""
-    return typing.cast(Config, _revived(Config, json.loads(text), ""))
-
-
-def _revived(kind: Any, value: Any, place: str) -> Any:
-    if not dataclasses.is_dataclass(kind):
-        return tuple(value) if isinstance(value, list) else value
-    hints = typing.get_type_hints(kind)
-    unknown = sorted(value.keys() - hints.keys())
-    if unknown:
-        raise UserError(f"the config has a setting that this version does not know: {place}{unknown[0]}")
-    return kind(**{key: _revived(hints[key], inner, f"{place}{key}.") for key, inner in value.items()})  # type: ignore[operator]
-
-
-def changed(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config with dotted settings replaced, named as on the command line.
-
-    >>> changed(Config(), {"run.epochs": 3}).run.epochs
-    3
-    """
-    for name, value in settings.items():
-        part, _, key = name.partition(".")
-        known = [
-            f"{p.name}.{f.name}"
-            for p in dataclasses.fields(config)
-            for f in dataclasses.fields(getattr(config, p.name))
-        ]
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise UserError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-        config = dataclasses.replace(config, **{part: dataclasses.replace(getattr(config, part), **{key: value})})
-    return config

@@ -169,7 +169,7 @@ def _read_timm(trunk: Any, image: Tensor) -> Encoded:
     """timm pools and normalises in its own head; where the head widens the vector, the map's mean is taken instead."""
     activation = trunk.forward_features(image)
     feature_map = _timm_map(trunk, activation, image)
-    if trunk.head_hidden_size != trunk.num_features:
+    if getattr(trunk, "head_hidden_size", trunk.num_features) != trunk.num_features:
         return _pooled(feature_map)
     return Encoded(feature_map, trunk.forward_head(activation, pre_logits=True))
 
@@ -233,9 +233,7 @@ def _from_torchvision(name: str) -> Encoder:
             dim = _first_linear(trunk.get_submodule(classifier)).in_features
             trunk.set_submodule(classifier, nn.Identity())
             return Encoder(trunk, read, name=f"torchvision/{name}", dim=dim)
-    raise UserError(
-        f"wingbar cannot read the map of torchvision's {name}; timm may have it: {_nearest(f'timm/{name}')}"
-    )
+    raise UserError(f"wingbar cannot read the map of torchvision's {name}; timm may have it, see timm.list_models()")
 
 
 def _first_linear(module: nn.Module) -> nn.Linear:

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 import torch
 
 from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device
-from wingbar.config import Config, changed, from_json, to_json
+from wingbar.config import Config
+from wingbar.data.batches import check_batch
 from wingbar.data.datasets import open_store
 from wingbar.data.store import Store, find_images
 from wingbar.encoder import Encoder
 from wingbar.recipes import recipe_named
+from wingbar.settings import changed, check_limits, from_json, to_json
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.loop import train
@@ -54,18 +56,19 @@ def fit(
 
 def resume(out: str | Path) -> Result:
     """Go on with the run in `out`."""
-    path = Path(out) / "config.json"
-    if not path.is_file():
-        raise UserError(f"{out} holds no run to resume (no config.json in it)")
-    return run(changed(from_json(path.read_text(encoding="utf-8")), {"run.out": str(out), "run.resume": True}))
+    if not _is_run(Path(out)):
+        raise UserError(f"{out} holds no wingbar run to resume")
+    config = from_json((Path(out) / "config.json").read_text(encoding="utf-8"))
+    recipe = json.loads((Path(out) / "environment.json").read_text(encoding="utf-8"))["recipe"]
+    return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe)
 
 
 def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store | None = None) -> Result:
     """Run a config from wherever its folder stands. What can be wrong with it is found before any work is done."""
+    check_limits(config)
     _check_folder(config)
     device = choose_device(config.run.device)
-    if config.data.root != "lookalike":
-        find_images(config.data.root)
+    check_batch(config.data.batch, parts=config.run.accumulate, images=_count(config, store))
     method = build_method(config)
     store = store or _open(config, quiet=quiet)
     stages = build_stages(config, method, store, device)
@@ -84,24 +87,35 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
 
 
 def _check_folder(config: Config) -> None:
-    out = Path(config.run.out)
+    """Refuse a folder that is not ours to write to; nothing is deleted yet."""
+    out, root = Path(config.run.out), Path(config.data.root).expanduser()
     if not config.run.out:
         raise UserError("a run needs a folder to write to; give it with --run.out")
-    if out.is_file():
-        raise UserError(f"{out} is a file; give run.out a folder")
+    if any(path.is_file() for path in (out, *out.parents)):
+        raise UserError(f"{out} is a file or below one; give run.out a folder")
+    if config.run.overwrite and config.run.resume:
+        raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
+    if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
+        raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
     if not out.exists() or not any(out.iterdir()):
         return
-    is_run = (out / "config.json").is_file()
-    if config.run.resume and is_run:
-        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
-    elif config.run.overwrite and is_run:
-        return
-    elif config.run.overwrite or config.run.resume:
-        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
-    else:
+    if not config.run.overwrite and not config.run.resume:
         raise UserError(
             f"{out} exists; choose another run.out, or say --run.resume to go on, --run.overwrite to start anew"
         )
+    if not _is_run(out):
+        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
+    if config.run.resume:
+        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
+
+
+def _is_run(out: Path) -> bool:
+    """Whether wingbar wrote this folder: its config can be read, and its environment names us."""
+    try:
+        from_json((out / "config.json").read_text(encoding="utf-8"))
+        return "wingbar" in json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # UserError and JSONDecodeError are ValueErrors
+        return False
 
 
 def _check_same(config: Config, before: Config) -> None:
@@ -150,11 +164,17 @@ def _version(package: str) -> str:
         return "not installed"  # run from a source tree
 
 
+def _count(config: Config, store: Store | None) -> int:
+    """How many images there are, before any is decoded."""
+    if store is not None:
+        return len(store.images)
+    return config.data.images if config.data.root == "lookalike" else len(find_images(config.data.root))
+
+
 def _open(config: Config, *, quiet: bool) -> Store:
     data = config.data
-    drawn = data.root == "lookalike"
-    total = data.images if drawn else len(find_images(data.root))
-    with Bar("drawing images" if drawn else "decoding images", total, quiet=quiet) as bar:
+    title = "drawing images" if data.root == "lookalike" else "decoding images"
+    with Bar(title, _count(config, None), quiet=quiet) as bar:
         return open_store(
             data.root, side=data.stored, classes=data.classes, images=data.images, loud=data.loud, progress=bar.reach
         )

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wingbar.build import build_method, choose_device, plain_images
-from wingbar.config import Config, changed
+from wingbar.config import Config
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.store import Store
 from wingbar.evaluate.features import embed_store
@@ -22,6 +22,7 @@ from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score, score_features
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
+from wingbar.settings import changed
 from wingbar.show.pairs import make_pairs, pairs_picture
 from wingbar.show.pictures import grid
 from wingbar.train.progress import Bar
@@ -73,6 +74,8 @@ def tell_story(story: Try) -> dict[str, Any]:
 
 
 def _check_folder(out: Path) -> None:
+    if any(path.is_file() for path in (out, *out.parents)):
+        raise UserError(f"{out} is a file or below one; give --out a folder")
     if (
         out.exists()
         and any(out.iterdir())

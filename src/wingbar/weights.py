@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +25,10 @@ __all__ = ["encoder_with_weights", "load_encoder", "save_encoder"]
 Weights = dict[str, Tensor]
 
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
+CLASSIFIERS = {"fc", "classifier", "head", "heads", "head_dist"}
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")
 # Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
-WRAPPERS = ("state_dict", "teacher", "student", "model", "model_state_dict", "module")
+WRAPPERS = ("state_dict", "method", "teacher", "student", "model", "model_state_dict", "module")
 # What stands before a trunk's own keys, the one that fits most of them wins: MoCo, MoCo v3, SimSiam, solo-learn,
 # lightly, DINO and our own checkpoints. A momentum copy is never taken.
 PREFIXES = (
@@ -44,7 +47,7 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
     """
     if weights == "random":
         return build_encoder(name, freeze_statistics=freeze_statistics)
-    path = Path(weights)
+    path = Path(weights).expanduser()
     if path.exists() or path.suffix in FILE_ENDINGS:
         found, metadata = _read_file(path)
     else:
@@ -65,7 +68,7 @@ def load_encoder(path: str | Path) -> Encoder:
     return encoder.eval()
 
 
-def save_encoder(encoder: Encoder, path: Path, *, size: int, recipe: str = "") -> None:
+def save_encoder(encoder: Encoder, path: str | Path, *, size: int, recipe: str = "") -> None:
     """Write the trunk's weights under its library's own keys, with what is needed to use them as metadata.
 
     They load with strict=True into the torchvision model whose classifier is nn.Identity(), or timm's num_classes=0.
@@ -82,7 +85,7 @@ def save_encoder(encoder: Encoder, path: Path, *, size: int, recipe: str = "") -
         "std": json.dumps(STD),
         "recipe": recipe,
     }
-    partial = path.with_suffix(".partial")
+    partial = Path(path).with_suffix(".partial")
     save_file(state, partial, metadata=metadata)
     partial.chmod(0o644)  # safetensors makes it private; an encoder is there to be passed on
     partial.replace(path)
@@ -120,18 +123,28 @@ def _enum(name: str) -> str:
 def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
     """Tensors and metadata of a safetensors file or of a checkpoint; nothing in the file is ever executed."""
     if not path.is_file():
-        raise UserError(f"the weights file {path} does not exist")
+        raise UserError(f"the weights file {path} " + ("is a folder" if path.is_dir() else "does not exist"))
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
+    checkpoint = _unpickled(path)
+    metadata = checkpoint.get("metadata") if isinstance(checkpoint, Mapping) else None
+    return _unwrapped(checkpoint, path), dict(metadata or {})
+
+
+def _unpickled(path: Path) -> Any:
+    """A checkpoint's content: tensors and plain values only, and the harmless arguments that DINO keeps beside them."""
+    with path.open("rb") as file:
+        pickled = file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        if "weights_only" in str(error) or "Unsupported" in str(error):
+        if pickled and "weights_only" in str(error):
             raise UserError(
                 f"{path} is refused: it holds code or objects beside tensors; save its state_dict()"
             ) from error
         raise UserError(f"{path} cannot be read as weights ({type(error).__name__}); is it complete?") from error
-    return _unwrapped(checkpoint, path), {}
 
 
 def _read_safetensors(path: Path) -> tuple[Weights, dict[str, str]]:
@@ -158,7 +171,7 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
     candidates = [_without_prefix(found, prefix) for prefix in PREFIXES]
     candidates += [_with_names(candidate) for candidate in candidates]
     best = max(candidates, key=lambda candidate: len(wanted.keys() & candidate.keys()))
-    missing = sorted(wanted.keys() - best.keys())
+    missing, left = sorted(wanted.keys() - best.keys()), _left_over(encoder, best)
     if missing:
         raise UserError(
             f"{source} does not fit {encoder.name}: {len(missing)} weights are missing, first {missing[0]!r}"
@@ -167,7 +180,16 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
         if best[key].shape != value.shape:
             came, needed = tuple(best[key].shape), tuple(value.shape)
             raise UserError(f"{source} does not fit {encoder.name}: {key} is {came}, needed is {needed}")
+    if left:
+        raise UserError(f"{source} does not fit {encoder.name}: it is of a larger network, with {left[0]!r}")
     encoder.trunk.load_state_dict({key: best[key] for key in wanted}, strict=False)
+
+
+def _left_over(encoder: Encoder, found: Weights) -> list[str]:
+    """Weights of the trunk's own layers that the trunk does not have: a deeper network's. Classifiers do not count."""
+    state = encoder.trunk.state_dict()
+    layers = {key.partition(".")[0] for key in state} - CLASSIFIERS
+    return sorted(key for key in found if key not in state and key.partition(".")[0] in layers and COUNTER not in key)
 
 
 def _without_prefix(found: Weights, prefix: str) -> Weights:

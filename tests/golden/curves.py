@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from wingbar.build import build_method, build_stages
-from wingbar.config import Config, changed
+from wingbar.config import Config
 from wingbar.data.store import Store
+from wingbar.settings import changed
 from wingbar.train.loop import train
 
 FOLDER = Path(__file__).parent

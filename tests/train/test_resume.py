@@ -103,13 +103,19 @@ def wait_for_step(process: subprocess.Popen[str], out: Path, stage: str, step: i
     raise AssertionError(f"the run ended before {stage} step {step}: {process.communicate()}")
 
 
+def killed_at(out: Path, stage: str, step: int) -> int:
+    """Exit code of a run that was killed at that step or soon after."""
+    with start(out) as process:
+        wait_for_step(process, out, stage, step)
+        process.kill()
+        process.communicate()
+    return process.returncode
+
+
 @pytest.mark.parametrize("stage", ["decoder", "train"])
 def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
     step = random.SystemRandom().randrange(1, STEPS[stage == "train"] - 2)
-    process = start(tmp_path / "run")
-    wait_for_step(process, tmp_path / "run", stage, step)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL, f"killed at {stage} step {step}"
+    assert killed_at(tmp_path / "run", stage, step) == -signal.SIGKILL, f"killed at {stage} step {step}"
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", undisturbed)
 
@@ -141,10 +147,7 @@ def test_every_step_is_a_place_to_stop(undisturbed, tmp_path, monkeypatch):
 
 
 def test_record_of_a_resumed_run_has_every_step_once(undisturbed, tmp_path):
-    process = start(tmp_path / "run")
-    wait_for_step(process, tmp_path / "run", "train", 5)
-    process.kill()
-    process.wait()
+    killed_at(tmp_path / "run", "train", 5)
     resume(tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     for stage, last in zip(("decoder", "train"), STEPS, strict=True):

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from wingbar.data.store import Store
 from wingbar.types import Batch, UserError, Views
 
-__all__ = ["Batches", "fold"]
+__all__ = ["Batches", "check_batch", "fold"]
 
 ORDER, VIEWS, NOISE = range(3)  # independent streams of randomness
 
@@ -23,7 +23,17 @@ def fold(*parts: int) -> int:
     >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
     (True, False)
     """
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence((len(parts), *parts)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def check_batch(size: int, *, parts: int, images: int) -> None:
+    """Refuse a batch that the data cannot fill or that cannot be cut."""
+    if size < 1 or parts < 1:
+        raise UserError(f"a batch of {size} in {parts} parts is nothing to learn from; both must be at least 1")
+    if size > images:
+        raise UserError(f"a batch of {size} is larger than the data, {images} images; lower data.batch")
+    if size % parts:
+        raise UserError(f"a batch of {size} cannot be cut into {parts} equal parts; change run.accumulate")
 
 
 @dataclass(frozen=True)
@@ -39,14 +49,7 @@ class Batches:
     rank: int = 0
 
     def __post_init__(self) -> None:
-        if self.size > len(self.store.images):
-            raise UserError(
-                f"a batch of {self.size} is larger than the data, {len(self.store.images)} images; lower data.batch"
-            )
-        if self.size % self.parts:
-            raise UserError(
-                f"a batch of {self.size} cannot be cut into {self.parts} equal parts; change run.accumulate"
-            )
+        check_batch(self.size, parts=self.parts, images=len(self.store.images))
 
     @property
     def per_epoch(self) -> int:

@@ -13,7 +13,9 @@ from wingbar.data.store import Store, decode_folder
 __all__ = ["lookalike_store", "open_store"]
 
 LARGEST_DRAWING = 224
-SPLIT_SEEDS = {"train": 0, "test": 1}  # the data is the same in every run, whatever the run's seed
+# The data is the same in every run, whatever the run's seed. Test seed 1 was looked at while the trial's settings were
+# chosen, so it is not used.
+SPLIT_SEEDS = {"train": 0, "test": 7}
 
 
 def open_store(

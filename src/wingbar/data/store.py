@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from wingbar.types import UserError
 __all__ = ["Broken", "Store", "decode_folder", "find_images", "to_device"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
-Image.MAX_IMAGE_PIXELS = 200_000_000  # a larger picture is refused by Pillow as a decompression bomb
+MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb
 
 
 class Broken(NamedTuple):
@@ -48,11 +48,25 @@ def find_images(root: str | Path) -> list[Path]:
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
-    found = sorted(path for path in files if path.is_file())
+    found = sorted(path for path in _walk(folder, set()) if path.suffix.lower() in ENDINGS)
     if not found:
         raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
     return found
+
+
+def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """Files below a folder: links are followed, but no folder is entered twice; hidden names are passed over."""
+    real = folder.resolve()
+    if real in seen:
+        return
+    seen.add(real)
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _walk(path, seen)
+        elif path.is_file():
+            yield path
 
 
 def decode_folder(root: str | Path, *, side: int, progress: Callable[[int], None] | None = None) -> Store:
@@ -80,7 +94,21 @@ def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype
     """One image upright, in RGB, squashed to (side, side, 3), with its aspect ratio."""
     try:
         with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB")
+            if file.width * file.height > MOST_PIXELS:
+                return Broken(path, f"{path.name}: {file.width} × {file.height} pixels are too many")
+            image = _rgb(ImageOps.exif_transpose(file))
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
         return Broken(path, f"{path.name}: {type(error).__name__}: {error}")
     return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Any Pillow mode as RGB; deep greys are scaled, where Pillow would clip them."""
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image, dtype=np.float64)
+        full = 1.0 if image.mode == "F" and values.max() <= 1 else 255.0 if values.max() <= 255 else 65535.0
+        full = 65535.0 if image.mode.startswith("I;16") else full
+        return Image.fromarray((values / full * 255).clip(0, 255).round().astype(np.uint8)).convert("RGB")
+    if "transparency" in image.info:  # a palette's transparency is understood by RGBA alone
+        image = image.convert("RGBA")
+    return image.convert("RGB")

@@ -26,12 +26,13 @@ class Position(NamedTuple):
     step: int
 
 
-def capture(method: nn.Module, optimizers: Optimizers, position: Position) -> dict[str, Any]:
+def capture(method: Any, optimizers: Optimizers, position: Position) -> dict[str, Any]:
     """A copy of the whole state, on its device: weights, teacher, decoder, optimisers, queue, bank, RNG, position."""
     state = {
         "version": VERSION,
         "position": position._asdict(),
         "method": method.state_dict(),
+        "metadata": {"arch": method.encoder.name, "style": method.encoder.layout},
         "optimizers": optimizers.state_dict(),
         "rng": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()},
     }

@@ -1,0 +1,110 @@
+"""Settings in and out of a Config: as JSON, one by one under their dotted names, and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from wingbar.config import Config
+from wingbar.types import UserError
+
+__all__ = ["changed", "check_limits", "from_json", "to_json"]
+
+ABOVE_ZERO, FOREVER = 1e-30, math.inf
+# Inclusive limits of every number; what depends on other settings is checked where both are known.
+LIMITS = {
+    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (1, FOREVER), "data.crop": (ABOVE_ZERO, 1),
+    "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
+    "method.dim": (1, FOREVER), "method.queue": (1, FOREVER), "method.momentum": (0, 1),
+    "method.temperature": (ABOVE_ZERO, FOREVER), "method.splits": (1, FOREVER), "method.hidden": (1, FOREVER),
+    "synth.alpha": (0, FOREVER), "synth.nu": (0, FOREVER), "synth.eps_g": (0, FOREVER), "synth.eps_var": (0, FOREVER),
+    "synth.kappa": (0, FOREVER), "synth.bank": (1, FOREVER), "synth.temperature": (ABOVE_ZERO, FOREVER),
+    "decoder.epochs": (0, FOREVER), "decoder.lr": (0, FOREVER), "readings.noise_floor": (-FOREVER, FOREVER),
+    "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
+    "run.epochs": (1, FOREVER), "run.seed": (0, FOREVER), "run.accumulate": (1, FOREVER),
+    "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER),
+}  # fmt: skip
+
+
+def to_json(config: Config) -> str:
+    """The config as readable text."""
+    return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)
+
+
+def from_json(text: str) -> Config:
+    """The config that `to_json` wrote; whatever else it is, is refused."""
+    try:
+        parts = json.loads(text)
+        named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise UserError(f"this is no config of wingbar ({error})") from error
+    unknown = sorted((named.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
+    if unknown:
+        raise UserError(f"the config has a setting that this version does not know: {unknown[0]}")
+    return changed(Config(), {name: tuple(v) if isinstance(v, list) else v for name, v in named.items()})
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """The config with settings replaced, under the names of the command line.
+
+    >>> changed(Config(), {"run.epochs": 3}).run.epochs
+    3
+    """
+    kinds = _kinds()
+    for name, value in settings.items():
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=1)
+            raise UserError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        if not _fits(value, kinds[name]):
+            raise UserError(f"{name} cannot be {value!r}; it takes {_described(kinds[name])}")
+        part, _, key = name.partition(".")
+        exact = float(value) if kinds[name] is float else value  # 1 is a number, too
+        inner = dataclasses.replace(getattr(config, part), **{key: exact})
+        config = dataclasses.replace(config, **cast(dict[str, Any], {part: inner}))
+    return config
+
+
+def check_limits(config: Config) -> None:
+    """Refuse numbers that make no sense."""
+    for name, (low, high) in LIMITS.items():
+        part, _, key = name.partition(".")
+        value = getattr(getattr(config, part), key)
+        if value is not None and not low <= value <= high:  # not a number fails, too
+            above = "above 0" if low == ABOVE_ZERO else f"at least {low}"
+            raise UserError(
+                f"{name} is {value}; it must be {above}" + (f" and at most {high}" if high < FOREVER else "")
+            )
+
+
+def _kinds() -> dict[str, Any]:
+    """Dotted name → type, for every setting."""
+    parts = typing.get_type_hints(Config)
+    return {f"{part}.{name}": kind for part, of in parts.items() for name, kind in typing.get_type_hints(of).items()}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if origin is types.UnionType:
+        return any(_fits(value, option) for option in inner)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _described(kind: Any) -> str:
+    inner = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(map(repr, inner))
+    if typing.get_origin(kind) is tuple:
+        return f"a tuple of {_described(inner[0])}"
+    return str(getattr(kind, "__name__", kind))

@@ -13,9 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wingbar.build import build_method, choose_device, plain_images
+from wingbar.build import build_method, build_stages, choose_device, plain_images
 from wingbar.config import Config
 from wingbar.data.datasets import lookalike_store
+from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.intervals import mcnemar
@@ -55,7 +56,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     _check_folder(story.out)
     train, test = _draw(story, "train", story.images), _draw(story, "test", story.images // 2)
     story.out.mkdir(parents=True, exist_ok=True)
-    _show_birds(train, story.out / "lookalikes.png")
+    _show_birds(train, story.classes, story.out / "lookalikes.png")
     scores = {"untrained": _score(_config(story, "try-moco"), None, train, test)}
     for name, recipe in (("MoCo v2", "try-moco"), ("MoCo v2 + pairs", "try-synth")):
         config = _config(story, recipe)
@@ -116,16 +117,15 @@ def _score(config: Config, method: Any, train: Store, test: Store) -> dict[str, 
     return score_features(embed(train), train.labels, embed(test), test.labels)
 
 
-def _show_birds(store: Store, path: Path) -> None:
+def _show_birds(store: Store, classes: int, path: Path) -> None:
     """Every row shows one species under different conditions."""
     assert store.labels is not None
-    rows = [store.images[store.labels == label][:8] for label in range(min(4, int(store.labels.max()) + 1))]
-    grid(rows, cell=store.images.shape[-1]).save(path)
+    names = Lookalike(classes=classes).names[:8]
+    rows = [store.images[store.labels == label][:8] for label in range(len(names))]
+    grid(rows, names=names, cell=store.images.shape[-1]).save(path)
 
 
 def _show_pairs(config: Config, method: Any, store: Store, path: Path) -> None:
-    from wingbar.build import build_stages
-
     stage = build_stages(changed(config, {"data.batch": 64}), method, store, choose_device(config.run.device))[-1]
     (batch,) = stage.batches(0)
     pairs_picture(make_pairs(method, batch)).save(path)

@@ -17,9 +17,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from wingbar.types import UserError
+from wingbar.types import MEAN, STD, UserError
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, per channel
 LUMA = (0.2989, 0.587, 0.114)  # what red, green and blue add to grey
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead

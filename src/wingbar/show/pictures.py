@@ -23,21 +23,25 @@ def to_bytes(image: Float[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
 
 
 def grid(
-    rows: Sequence[UInt8[Tensor, "columns 3 h w"]], *, captions: Sequence[str] = (), cell: int = 128
+    rows: Sequence[UInt8[Tensor, "_ 3 h w"]],
+    *,
+    captions: Sequence[str] = (),
+    names: Sequence[str] = (),
+    cell: int = 128,
 ) -> Image.Image:
-    """One picture: a row per tensor, a cell per image, captions over the columns."""
-    gap, head = max(2, cell // 24), cell // 4 if captions else 0
-    width = len(rows[0]) * (cell + gap) + gap
-    canvas = Image.new("RGB", (width, len(rows) * (cell + gap) + gap + head), PAPER)
+    """One picture: a row per tensor, a cell per image, captions over the columns, names before the rows."""
+    gap, head, pitch = max(2, cell // 24), cell // 4 if captions else 0, cell + max(2, cell // 24)
+    font = ImageFont.load_default(size=max(11, cell // 8))
+    margin = max((round(font.getlength(name)) for name in names), default=0) + (2 * gap if names else 0)
+    size = (margin + max(map(len, rows)) * pitch + gap, head + len(rows) * pitch + gap)
+    canvas = Image.new("RGB", size, PAPER)
+    pen = ImageDraw.Draw(canvas)
     for y, row in enumerate(rows):
         for x, image in enumerate(row):
             tile = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((cell, cell), Image.Resampling.LANCZOS)
-            canvas.paste(tile, (gap + x * (cell + gap), gap + head + y * (cell + gap)))
-    _write_captions(canvas, captions, cell + gap, head)
-    return canvas
-
-
-def _write_captions(canvas: Image.Image, captions: Sequence[str], pitch: int, head: int) -> None:
-    pen, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=max(10, head // 2))
+            canvas.paste(tile, (margin + gap + x * pitch, head + gap + y * pitch))
     for x, caption in enumerate(captions):
-        pen.text((pitch * x + pitch // 2, head // 2 + 2), caption, fill=INK, font=font, anchor="mm")
+        pen.text((margin + pitch * x + pitch // 2, head // 2 + 2), caption, fill=INK, font=font, anchor="mm")
+    for y, name in enumerate(names):
+        pen.text((margin - gap, head + pitch * y + pitch // 2), name, fill=INK, font=font, anchor="rm")
+    return canvas

@@ -23,7 +23,7 @@ LAYERS = (
     {"__main__"},
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-ALONE = {"data": {"types", "data"}, "losses": set(), "perturb": set(), "heads": set(), "config": {"types"}}
+ALONE = {"data": {"types", "data"}, "losses": {"types"}, "perturb": set(), "heads": set(), "config": {"types"}}
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "misc", "core", "tools"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)

@@ -28,7 +28,15 @@ from wingbar.train import optim
 from wingbar.types import STD, UserError
 from wingbar.weights import encoder_with_weights
 
-__all__ = ["Stage", "build_method", "build_stages", "choose_autocast", "choose_device", "plain_images"]
+__all__ = [
+    "Stage",
+    "build_method",
+    "build_stages",
+    "choose_autocast",
+    "choose_device",
+    "plain_images",
+    "will_compile",
+]
 
 STATISTICS = {
     "frozen": frozen_statistics,
@@ -223,7 +231,7 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
-    if config.run.compile == "on" or (config.run.compile == "auto" and device.type == "cuda"):
+    if will_compile(config):
         _compile(method)
     on_device = to_device(store, device)
     training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
@@ -237,6 +245,12 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     )
     batches = _batches(config, on_device, lambda images, aspect, generator: (), stream=1)
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
+
+
+def will_compile(config: Config) -> bool:
+    """Whether encoder and decoder are compiled; by default on CUDA only, it does not pay on a CPU."""
+    on_cuda = choose_device(config.run.device).type == "cuda"
+    return config.run.compile == "on" or (config.run.compile == "auto" and on_cuda)
 
 
 def _compile(method: Any) -> None:

@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from wingbar.types import STD
+
 __all__ = [
     "alignment",
     "as_is",
@@ -211,6 +213,8 @@ def geometry(
     }
 
 
-def psnr(rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"], std: Tensor) -> Float[Tensor, ""]:
-    """Peak signal-to-noise ratio in dB over [0, 1] pixels; `std` (3, 1, 1) undoes the normalisation."""
-    return -10 * reconstruction(rebuilt, image, scale=std).log10()
+def psnr(rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"]) -> Float[Tensor, ""]:
+    """Peak signal-to-noise ratio in dB over [0, 1] pixels, the normalisation undone."""
+    rebuilt, image = widened(rebuilt, image)
+    red, green, blue = (rebuilt - image).square().mean(dim=(0, 2, 3))
+    return -10 * ((red * STD[0] ** 2 + green * STD[1] ** 2 + blue * STD[2] ** 2) / 3).log10()

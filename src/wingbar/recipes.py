@@ -151,15 +151,15 @@ def try_synth() -> Config:
         "encoder.name": "timm/test_resnet",
         "encoder.weights": "random",
         "method.dim": 64,
-        "method.queue": 1024,
-        "method.momentum": 0.99,
+        "method.queue": 256,
+        "method.momentum": 0.9,
         "synth.bank": 1024,
         "synth.kappa": 0.1,  # about 1/√96, as the paper's 0.02 is about 1/√2048
         "decoder.name": "tiny",
         "decoder.epochs": 4,
         "decoder.lr": 1e-3,
-        "optim.lr": 0.2,
-        "run.epochs": 12,
+        "optim.lr": 0.1,
+        "run.epochs": 15,
     }
     return changed(default(), small)
 

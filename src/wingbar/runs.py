@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device
+from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device, will_compile
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.datasets import open_store
@@ -197,44 +197,16 @@ def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
 
 
 def _run_stage(
-    config: Config,
-    stage: Stage,
-    method: Any,
-    out: Path,
-    *,
-    start: int,
-    asked_to_stop: Callable[[], bool],
-    quiet: bool,
+    config: Config, stage: Stage, method: Any, out: Path, *, start: int, asked_to_stop: Callable[[], bool], quiet: bool
 ) -> None:
     """Steps `start` to the end of a stage, recorded and saved."""
-
-    def describe(step: int) -> dict[str, Any]:
-        rates = {f"lr/{group['name']}": group["lr"] for group in stage.optimizers.groups}
-        return {"stage": stage.name, "step": step + 1, "epoch": (step + 1) / stage.batches.per_epoch, **rates}
-
-    def capture(done: int) -> dict[str, Any]:
-        return checkpoint.capture(method, stage.optimizers, Position(stage.name, done))
-
-    with Bar(stage.name, stage.steps, done=start, quiet=quiet) as bar:
-        recorder = Recorder(
-            out / "metrics.jsonl",
-            every=config.run.log_every,
-            batch=config.data.batch,
-            describe=describe,
-            tensorboard=config.run.tensorboard,
-            listeners=[bar.tell, lambda line: keeper.remember(line["step"])],
-        )
-        keeper = Keeper(
-            out / "checkpoint.pt",
-            capture,
-            flush=recorder.flush,
-            minutes=config.run.save_minutes,
-            asked_to_stop=asked_to_stop,
-        )
+    note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
+    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
+        recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
+        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"])]
+        keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
-        autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
-        after = (recorder, keeper, lambda step, outputs: bar.reach(step + 1))
         try:
             train(
                 stage.method,
@@ -243,13 +215,34 @@ def _run_stage(
                 stage.schedule,
                 start=start,
                 stop=stage.steps,
-                autocast=autocast,
-                after=after,
+                autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
+                after=(recorder, keeper, lambda step, outputs: bar.reach(step + 1)),
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:
             error.add_note(f"The last good state, after step {keeper.save_last_good()}, is in {keeper.path}.")
             raise
+
+
+def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
+    def describe(step: int) -> dict[str, Any]:
+        rates = {f"lr/{group['name']}": group["lr"] for group in stage.optimizers.groups}
+        return {"stage": stage.name, "step": step + 1, "epoch": (step + 1) / stage.batches.per_epoch, **rates}
+
+    return Recorder(
+        out / "metrics.jsonl",
+        every=config.run.log_every,
+        batch=config.data.batch,
+        describe=describe,
+        tensorboard=config.run.tensorboard,
+    )
+
+
+def _keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_stop: Callable[[], bool]) -> Keeper:
+    def capture(done: int) -> dict[str, Any]:
+        return checkpoint.capture(method, stage.optimizers, Position(stage.name, done))
+
+    return Keeper(out / "checkpoint.pt", capture, minutes=config.run.save_minutes, asked_to_stop=asked_to_stop)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _fetch(name: str, weights: str) -> Weights:
     library, _, bare = name.partition("/")
     try:
         if library == "torchvision":
-            return dict(models.get_weight(f"{_enum(bare)}.{weights}").get_state_dict(progress=True))
+            return dict(models.get_weight(f"{_enum(bare)}.{weights}").get_state_dict(progress=True, weights_only=True))
         trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
         return dict(trunk.state_dict())
     except (ValueError, KeyError, RuntimeError) as error:

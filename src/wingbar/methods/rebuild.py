@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from wingbar.encoder import Encoder, evaluation_mode
 from wingbar.losses import feature_std, psnr, reconstruction
-from wingbar.types import STD, Batch, Output, ParamGroup
+from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["Rebuild", "blind_reconstruction"]
 
@@ -49,10 +49,9 @@ class Rebuild(nn.Module):
         """Losses: `rebuild`."""
         feature = self.embed(batch.image)
         rebuilt = self.decoder(feature)
-        std = torch.tensor(STD, device=rebuilt.device).view(3, 1, 1)
         facts = {
             "chance/rebuild": blind_reconstruction(batch.image, self.loss),
-            "psnr": psnr(rebuilt.detach(), batch.image, std),
+            "psnr": psnr(rebuilt.detach(), batch.image),
             "feature_std": feature_std(feature),
         }
         return Output({"rebuild": self.loss(rebuilt, batch.image)}, facts=facts)

@@ -21,7 +21,7 @@ from wingbar.encoder import frozen_statistics
 from wingbar.losses import beneath, blind_loss, nt_xent, objective, psnr, reconstruction
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.perturb import Noise
-from wingbar.types import STD, Batch, Output, ParamGroup, Probe
+from wingbar.types import Batch, Output, ParamGroup, Probe
 
 __all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]
 
@@ -116,9 +116,8 @@ class SynthPairs(nn.Module):
 
     def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
         """Eq. 7 between rebuilt images and their twins."""
-        source, first = (
-            (feature, rebuilt) if self.readings.pair_trains_decoder else (feature.detach(), rebuilt.detach())
-        )
+        joined = self.readings.pair_trains_decoder
+        source, first = (feature, rebuilt) if joined else (feature.detach(), rebuilt.detach())
         importances = self.importances(source.detach(), batch)
         perturbed = self.perturb(source, importances, batch.seed)
         twin = self.twin(perturbed)
@@ -164,9 +163,8 @@ class SynthPairs(nn.Module):
         return facts
 
     def _rebuild_facts(self, rebuilt: Tensor, batch: Batch) -> dict[str, Tensor | float]:
-        std = torch.tensor(STD, device=rebuilt.device).view(3, 1, 1)
         chance = blind_reconstruction(batch.image, self.readings.rebuild_loss)
-        return {"chance/rebuild": self.alpha * chance, "psnr": psnr(rebuilt, batch.image, std)}
+        return {"chance/rebuild": self.alpha * chance, "psnr": psnr(rebuilt, batch.image)}
 
     def after_step(self, carries: Sequence[Carry]) -> None:
         """The base method's state first, then each criterion's bank."""

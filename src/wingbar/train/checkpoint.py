@@ -91,11 +91,11 @@ class Keeper:
         path: Path,
         capture: Callable[[int], dict[str, Any]],
         *,
-        flush: Callable[[], None],
         minutes: float,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.path, self.capture, self.flush = path, capture, flush
+        self.path, self.capture = path, capture
+        self.before_saving: Callable[[], None] = lambda: None  # looks at the losses, so that no broken state is saved
         self.minutes, self.asked_to_stop = minutes, asked_to_stop
         self.saved_at = time.monotonic()
         self.good: dict[str, Any] = {}
@@ -109,8 +109,8 @@ class Keeper:
             raise Interrupted
 
     def save(self, done: int) -> None:
-        """Write a checkpoint with `done` steps done; the losses are looked at first, so it is never a broken one."""
-        self.flush()
+        """Write a checkpoint with `done` steps done."""
+        self.before_saving()
         write(self.capture(done), self.path)
         self.saved_at = time.monotonic()
 

@@ -29,9 +29,9 @@ def _chance(line: dict[str, Any], name: str) -> str:
 
 
 class Bar:
-    """A progress bar for `total` steps, `done` of them already; quiet ones say nothing."""
+    """A progress bar for `total` steps, `done` of them already, with a `note` beside it; quiet ones say nothing."""
 
-    def __init__(self, title: str, total: int, *, done: int = 0, quiet: bool = False) -> None:
+    def __init__(self, title: str, total: int, *, done: int = 0, note: str = "", quiet: bool = False) -> None:
         self.title, self.total, self.done, self.quiet = title, total, done, quiet
         self.console = Console(stderr=True)
         columns = (
@@ -45,8 +45,8 @@ class Bar:
             *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=self.console,
             disable=quiet or not self.console.is_terminal,
         )  # fmt: skip
-        self.task = self.live.add_task(title, total=total, completed=done, note="")
-        self.note, self.began, self.first, self.spoke = "", time.monotonic(), done, time.monotonic()
+        self.task = self.live.add_task(title, total=total, completed=done, note=note)
+        self.note, self.began, self.first, self.spoke = note, time.monotonic(), done, time.monotonic()
 
     def __enter__(self) -> Bar:
         self.live.start()

@@ -44,13 +44,11 @@ class Recorder:
         batch: int,
         describe: Callable[[int], dict[str, Any]],
         tensorboard: bool = False,
-        listeners: Sequence[Callable[[dict[str, Any]], None]] = (),
     ) -> None:
         self.path, self.every, self.batch, self.describe = path, every, batch, describe
-        self.listeners = [
-            *listeners,
-            *([_tensorboard(path.parent)] if tensorboard and find_spec("tensorboard") else []),
-        ]
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []  # told every line
+        if tensorboard and find_spec("tensorboard"):
+            self.listeners.append(_tensorboard(path.parent))
         self.steps: list[int] = []
         self.losses: list[dict[str, Tensor]] = []  # one per forward pass
         self.facts: list[Mapping[str, Tensor | float]] = []

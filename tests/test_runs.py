@@ -1,0 +1,121 @@
+"""A whole run from a folder of somebody's pictures to an encoder, and what it leaves behind."""
+
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+from torch.testing import assert_close
+
+import wingbar
+from wingbar.types import UserError
+
+SMALL = {
+    "data.size": 32,
+    "data.stored": 40,
+    "data.batch": 8,
+    "encoder.name": "timm/test_resnet",
+    "encoder.weights": "random",
+    "method.queue": 32,
+    "synth.bank": 16,
+    "synth.kappa": 0.2,
+    "decoder.name": "tiny",
+    "decoder.epochs": 1,
+    "run.epochs": 3,
+    "run.log_every": 2,
+    "run.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Twenty pictures in nested folders without labels, one of them damaged."""
+    folder = tmp_path_factory.mktemp("photos")
+    generator = torch.Generator().manual_seed(0)
+    for number in range(20):
+        place = folder / f"roll {number % 3}"
+        place.mkdir(exist_ok=True)
+        pixels = torch.randint(0, 256, (30 + number, 50, 3), generator=generator, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(place / f"{number}.png")
+    (folder / "damaged.jpg").write_bytes(b"\xff\xd8 no more")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(photos, tmp_path_factory):
+    return wingbar.fit(photos, out=tmp_path_factory.mktemp("runs") / "a", settings=SMALL)
+
+
+def test_fit_leaves_everything_needed(result, photos):
+    names = {path.name for path in result.out.iterdir()}
+    assert names == {
+        *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt"),
+        *("encoder.safetensors", "unreadable.txt", "tensorboard"),
+    }
+    assert "damaged.jpg" in (result.out / "unreadable.txt").read_text()
+    environment = json.loads((result.out / "environment.json").read_text())
+    assert environment["images"] == 20 and environment["recipe"] == "default"
+
+
+def test_saved_encoder_is_the_trained_one(result):
+    image = torch.randn(2, 3, 32, 32)
+    assert_close(wingbar.load_encoder(result.out / "encoder.safetensors")(image).vector, result.encoder(image).vector)
+
+
+def test_record_tells_losses_chance_and_diagnostics(result):
+    lines = [json.loads(line) for line in (result.out / "metrics.jsonl").read_text().splitlines()]
+    last = lines[-1]
+    assert {line["stage"] for line in lines} == {"decoder", "train"}
+    assert last["step"] == 6 and last["epoch"] == 3.0
+    assert last["total"] == pytest.approx(last["base"] + last["rebuild"] + last["pair"])
+    assert last["chance/base"] == pytest.approx(math.log(1 + 32))
+    assert last["chance/pair"] == pytest.approx(0.5 * math.log(15))
+    assert 0 < last["perturbed/LowVariance"] <= 1 and 0 < last["perturbed/GradCam"] < 1
+    assert 0 < last["noise_ratio"] < 10 and 0 < last["psnr"] < 60 and 0 < last["feature_std"] < 1
+    assert last["images_per_s"] > 0 and last["lr/encoder"] == pytest.approx(0.03 * 0.25)
+
+
+def test_tensorboard_holds_the_same_numbers(result):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = event_accumulator.EventAccumulator(str(result.out / "tensorboard"))
+    events.Reload()
+    last = json.loads((result.out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert events.Scalars("train/total")[-1].value == pytest.approx(last["total"], rel=1e-5)
+
+
+def test_encoder_starts_where_the_weights_file_says(result, photos, tmp_path):
+    """Training with a rate of zero gives back the weights it was given."""
+    settings = {**SMALL, "encoder.weights": str(result.out / "encoder.safetensors"), "optim.lr": 0.0}
+    again = wingbar.fit(photos, out=tmp_path / "b", recipe="moco", settings=settings)
+    assert_close(dict(again.encoder.named_parameters()), dict(result.encoder.named_parameters()), rtol=0, atol=0)
+
+
+def test_frozen_batchnorm_keeps_its_statistics(result, photos, tmp_path):
+    settings = {**SMALL, "encoder.weights": str(result.out / "encoder.safetensors"), "encoder.batchnorm": "frozen"}
+    again = wingbar.fit(photos, out=tmp_path / "c", settings=settings)
+    before, after = dict(result.encoder.named_buffers()), dict(again.encoder.named_buffers())
+    running = [name for name in before if "running" in name]
+    assert running and all(torch.equal(before[name], after[name]) for name in running)
+    assert any(
+        not torch.equal(a, b) for a, b in zip(result.encoder.parameters(), again.encoder.parameters(), strict=True)
+    )
+
+
+def test_accumulation_in_one_part_or_two_sees_the_same_images(photos, tmp_path):
+    one = wingbar.fit(photos, out=tmp_path / "one", recipe="moco", settings=SMALL)
+    two = wingbar.fit(photos, out=tmp_path / "two", recipe="moco", settings={**SMALL, "run.accumulate": 2})
+    assert len(one.method.queue) == len(two.method.queue) == 32
+    assert one.method.queue.position == two.method.queue.position
+
+
+def test_an_existing_run_is_not_touched(result, photos):
+    before = (result.out / "checkpoint.pt").read_bytes()
+    with pytest.raises(UserError, match="exists"):
+        wingbar.fit(photos, out=result.out, settings=SMALL)
+    assert (result.out / "checkpoint.pt").read_bytes() == before
+
+
+def test_resuming_with_other_settings_is_refused(result, photos):
+    with pytest.raises(UserError, match=r"synth\.nu differs"):
+        wingbar.fit(photos, out=result.out, settings={**SMALL, "synth.nu": 0.1, "run.resume": True})

@@ -1,0 +1,21 @@
+"""The whole story, small."""
+
+import json
+
+from PIL import Image
+
+from wingbar.trial import Try, tell_story
+
+
+def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):
+    results = tell_story(Try(out=tmp_path / "try", epochs=1, images=128, classes=4))
+    assert list(results["scores"]) == ["untrained", "MoCo v2", "MoCo v2 + pairs"]
+    for metrics in results["scores"].values():
+        assert list(metrics) == ["kNN", "linear", "rank-1", "mAP"]
+        assert all(0 <= metric["low"] <= metric["value"] <= metric["high"] <= 1 for metric in metrics.values())
+    assert json.loads((tmp_path / "try" / "results.json").read_text())["scores"] == results["scores"]
+    printed = capsys.readouterr().out
+    for name in ("lookalikes.png", "pairs.png"):
+        assert name in printed.replace("\n", "")
+        with Image.open(tmp_path / "try" / name) as picture:
+            assert picture.width > 300

@@ -1,9 +1,13 @@
 """The whole story, small."""
 
 import json
+from contextlib import nullcontext
 
+import pytest
 from PIL import Image
 
+from wingbar import runs
+from wingbar.train.checkpoint import Interrupted
 from wingbar.trial import Try, tell_story
 
 
@@ -19,3 +23,13 @@ def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):
         assert name in printed.replace("\n", "")
         with Image.open(tmp_path / "try" / name) as picture:
             assert picture.width > 300
+
+
+def test_interrupted_story_goes_on_and_ends_the_same(tmp_path, monkeypatch):
+    small = {"epochs": 1, "images": 64, "classes": 2}
+    whole = tell_story(Try(out=tmp_path / "whole", **small))
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: True))
+    with pytest.raises(Interrupted):
+        tell_story(Try(out=tmp_path / "cut", **small))
+    monkeypatch.undo()
+    assert tell_story(Try(out=tmp_path / "cut", **small))["scores"] == whole["scores"]

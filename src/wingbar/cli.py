@@ -28,7 +28,11 @@ __all__ = ["main"]
 
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
-    tell_story(tyro.cli(Try, prog="wingbar try", args=arguments))
+    story = tyro.cli(Try, prog="wingbar try", args=arguments)
+    try:
+        tell_story(story)
+    except Interrupted:
+        print(f"Stopped, everything is saved. The same command goes on: wingbar try --out {story.out}")
 
 
 def _recipes(arguments: Sequence[str]) -> None:

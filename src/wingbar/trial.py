@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score, score_features
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.settings import changed, from_json
 from wingbar.show.pairs import make_pairs, pairs_picture
 from wingbar.show.pictures import grid
 from wingbar.train.progress import Bar
@@ -37,7 +38,7 @@ class Try:
     """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, show pictures."""
 
     out: Path = Path("runs/try")
-    """Folder for results, pictures and the two runs; an earlier try in it is replaced."""
+    """Folder for results, pictures and the two runs. A finished try in it is replaced, an interrupted one goes on."""
     epochs: int | None = None
     """Epochs of training; the recipe's if not given."""
     images: int = 1600
@@ -54,6 +55,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     """Run it; returns what was also written to results.json."""
     began, console = time.monotonic(), Console()
     _check_folder(story.out)
+    _clear_finished(story.out)
     train, test = _draw(story, "train", story.images), _draw(story, "test", story.images // 2)
     story.out.mkdir(parents=True, exist_ok=True)
     _show_birds(train, story.classes, story.out / "lookalikes.png")
@@ -61,7 +63,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     for name, recipe in (("MoCo v2", "try-moco"), ("MoCo v2 + pairs", "try-synth")):
         config = _config(story, recipe)
         console.print(f"[bold]{name}[/bold]: {config.run.epochs} epochs on {story.images} images")
-        result = run(config, recipe=recipe, store=train)
+        result = run(_resumed_or_anew(config), recipe=recipe, store=train)
         scores[name] = _score(config, result.method, train, test)
     _show_pairs(_config(story, "try-synth"), result.method, test, story.out / "pairs.png")
     results = _results(story, scores, time.monotonic() - began)
@@ -86,6 +88,20 @@ def _check_folder(out: Path) -> None:
         raise UserError(f"{out} exists and holds something else than an earlier try; choose another --out")
 
 
+def _clear_finished(out: Path) -> None:
+    if (out / "results.json").exists():
+        for name in ("try-moco", "try-synth"):
+            shutil.rmtree(out / name, ignore_errors=True)
+        (out / "results.json").unlink()
+
+
+def _resumed_or_anew(config: Config) -> Config:
+    """Go on with an interrupted run of the same settings, replace any other."""
+    path = Path(config.run.out) / "config.json"
+    same = path.exists() and from_json(path.read_text(encoding="utf-8")) == config
+    return changed(config, {"run.resume": same, "run.overwrite": not same})
+
+
 def _config(story: Try, recipe: str) -> Config:
     settings = {
         "data.images": story.images,
@@ -93,7 +109,6 @@ def _config(story: Try, recipe: str) -> Config:
         "run.out": str(story.out / recipe),
         "run.seed": story.seed,
         "run.device": story.device,
-        "run.overwrite": True,
         "run.tensorboard": False,
     }
     if story.epochs is not None:
@@ -126,8 +141,8 @@ def _show_birds(store: Store, classes: int, path: Path) -> None:
 
 
 def _show_pairs(config: Config, method: Any, store: Store, path: Path) -> None:
-    stage = build_stages(changed(config, {"data.batch": 64}), method, store, choose_device(config.run.device))[-1]
-    (batch,) = stage.batches(0)
+    few = changed(config, {"data.batch": min(config.data.batch, len(store.images))})
+    (batch,) = build_stages(few, method, store, choose_device(config.run.device))[-1].batches(0)
     pairs_picture(make_pairs(method, batch)).save(path)
 
 

@@ -1,0 +1,145 @@
+"""A split as its readers see it: which images, what is known of each, nothing decoded."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import errno
+import importlib
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Shaped, UInt8
+from torch import Tensor
+
+from wingbar.types import UserError
+
+__all__ = ["Listing", "allot", "draw", "either", "integers", "known", "matlab", "need", "rows", "table"]
+
+
+class Listing(NamedTuple):
+    """The images of a split, by name, and what is known of them; row i is the same image in every field."""
+
+    root: Path
+    names: tuple[str, ...]  # paths below `root`, with forward slashes
+    labels: Int[Tensor, " n"] | None = None  # None: nobody knows them
+    classes: tuple[str, ...] = ()  # names, in label order
+    boxes: Float[Tensor, "n 4"] | None = None  # x0, y0, x1, y1 in pixels
+    parts: Float[Tensor, "n parts 3"] | None = None  # x, y in pixels, visible
+    pixels: UInt8[Tensor, "n 3 height width"] | None = None  # of a set that has no image files: CIFAR
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
+
+    @property
+    def paths(self) -> list[Path]:
+        """The image files; none exist where `pixels` holds the images."""
+        return [self.root / name for name in self.names] if self.pixels is None else []
+
+    @property
+    def digest(self) -> str:
+        """Twelve hex digits that name the split: the same wherever it lies and in whatever order it is listed."""
+        labels = [""] * len(self.names) if self.labels is None else map(str, self.labels.tolist())
+        pairs = sorted(zip(self.names, labels, strict=True))
+        return sha256(b"".join(os.fsencode(f"{name}\0{label}\0") for name, label in pairs)).hexdigest()[:12]
+
+    def take(self, chosen: Sequence[int]) -> Listing:
+        """The chosen rows, in the order given."""
+        index = integers(chosen)
+
+        def pick(field: Shaped[Tensor, "n *_"] | None) -> Shaped[Tensor, "m *_"] | None:
+            return None if field is None else field[index]
+
+        return self._replace(
+            names=tuple(self.names[row] for row in chosen),
+            labels=pick(self.labels),
+            boxes=pick(self.boxes),
+            parts=pick(self.parts),
+            pixels=pick(self.pixels),
+        )
+
+
+# --- drawing subsets -------------------------------------------------------------------------------------------------
+
+
+def allot(sizes: Mapping[int, int], *, total: int) -> dict[int, int]:
+    """`total` seats shared out in proportion to the sizes, by largest remainder; never more than there are."""
+    seats, whole = min(total, sum(sizes.values())), max(sum(sizes.values()), 1)
+    shares = {key: seats * size // whole for key, size in sizes.items()}
+    by_remainder = sorted(sizes, key=lambda key: (-(seats * sizes[key] % whole), key))
+    return shares | {key: shares[key] + 1 for key in by_remainder[: seats - sum(shares.values())]}
+
+
+def draw(labels: Sequence[int], groups: Sequence[str], shares: Mapping[int, int], *, seed: int) -> list[int]:
+    """`shares[label]` rows of each class, sorted: whole groups in a seeded order, the last one cut to fit.
+
+    The order is that of a hash of (seed, group): the same on every machine and under every version of every library.
+    """
+    rank = {group: sha256(os.fsencode(f"{seed}\0{group}")).digest() for group in set(groups)}
+    order = sorted(range(len(labels)), key=lambda row: (labels[row], rank[groups[row]], row))
+    by_class = groupby(order, key=lambda row: labels[row])
+    return sorted(row for label, members in by_class for row in islice(members, shares.get(label, 0)))
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def either(root: Path, *names: str) -> Path:
+    """The first of these below `root` that exists; where none does, the first."""
+    return next((root / name for name in names if (root / name).exists()), root / names[0])
+
+
+def need(path: Path) -> Path:
+    """The same path, if there is something."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "is missing", str(path))
+    return path
+
+
+def rows(path: Path, *, columns: int = 0) -> list[list[str]]:
+    """The words of each line, comments left out; with `columns`, the last word takes the rest of its line."""
+    lines = need(path).read_text(encoding="utf-8").splitlines()
+    return [line.strip().split(maxsplit=columns - 1) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def table(path: Path, *needed: str, delimiter: str = ",") -> list[dict[str, str]]:
+    """The lines of a CSV file by column name, blanks around values gone."""
+    with need(path).open(encoding="utf-8-sig", newline="") as file:  # spreadsheets write a byte-order mark
+        reader = csv.DictReader(file, delimiter=delimiter, restval="")
+        names = [name.strip() for name in reader.fieldnames or ()]
+        if missing := [name for name in needed if name not in names]:
+            raise UserError(f"{path} has the columns {', '.join(names) or '(none)'}; it needs {' and '.join(missing)}")
+        return [{name.strip(): value.strip() for name, value in line.items() if name} for line in reader]
+
+
+def matlab(path: Path) -> dict[str, Any]:
+    """The variables of a .mat file."""
+    try:
+        scipy_io = importlib.import_module("scipy.io")
+    except ImportError as error:
+        raise UserError(f"reading {need(path)} needs scipy, which is not installed; run: pip install scipy") from error
+    try:
+        return dict(scipy_io.loadmat(need(path), squeeze_me=True))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file makes scipy raise anything at all
+        raise ValueError(f"{path.name} is no MATLAB file: {error}") from error
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def known(what: str, name: str, offered: Collection[str]) -> None:
+    """Nothing, if the name is offered; otherwise a sentence with the nearest one."""
+    if name not in offered:
+        close = difflib.get_close_matches(name, offered, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(offered) or 'none'}"
+        raise UserError(f"there is no {what} {name!r}; {hint}")
+
+
+def integers(values: Iterable[Any]) -> Int[Tensor, " n"]:
+    """Whole numbers as a tensor."""
+    return torch.tensor([int(value) for value in values], dtype=torch.int64)

@@ -1,0 +1,189 @@
+"""Every data set wingbar can read, in one table, and `read`, which turns a row of it into a listing."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchvision.datasets import CIFAR100, FGVCAircraft, Flowers102, OxfordIIITPet
+
+from wingbar.data import layouts, own
+from wingbar.data.listing import Listing, known
+from wingbar.types import UserError
+
+__all__ = ["DATASETS", "Counts", "Dataset", "read"]
+
+
+class Counts(NamedTuple):
+    """How many images and classes a complete copy has."""
+
+    train: int
+    test: int
+    classes: int
+
+
+class Dataset(NamedTuple):
+    """A row of the table."""
+
+    title: str
+    layout: Callable[..., Listing]  # (root, split, **options)
+    fetch: str  # what to get and where to put it, in one sentence
+    counts: Counts | None = None  # None: your own images, as many as you like
+    variants: Mapping[str, Counts] = {}  # the counts under an option's value, where they differ
+    download: Callable[[Path], object] | None = None
+
+
+VGG = "https://www.robots.ox.ac.uk/~vgg/data"
+
+DATASETS: dict[str, Dataset] = {
+    "cub200": Dataset(
+        "CUB-200-2011",
+        layouts.cub200,
+        "fetch CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 and unpack it in {root}",
+        Counts(5994, 5794, 200),
+    ),
+    "cars": Dataset(
+        "Stanford Cars",
+        layouts.cars,
+        "its home page is gone: fetch a copy with cars_train/, cars_test/, devkit/ and cars_test_annos_withlabels.mat, "
+        "or one with a folder per class in train/ and test/ (Kaggle has both), and unpack it in {root}",
+        Counts(8144, 8041, 196),
+    ),
+    "aircraft": Dataset(
+        "FGVC-Aircraft",
+        layouts.aircraft,
+        f"fetch {VGG}/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz and unpack it in {{root}}",
+        Counts(6667, 3333, 100),
+        {"family": Counts(6667, 3333, 70), "manufacturer": Counts(6667, 3333, 30)},
+        lambda root: FGVCAircraft(root, download=True),
+    ),
+    "gtsrb": Dataset(  # torchvision downloads the competition's first training set, which is smaller: 26,640 images
+        "GTSRB",
+        layouts.gtsrb,
+        "fetch GTSRB_Final_Training_Images.zip, GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip from "
+        "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/published-archive.html "
+        "and unpack them in {root}",
+        Counts(39209, 12630, 43),
+        {"paper": Counts(**layouts.PAPER, classes=43)},
+    ),
+    "isic2017": Dataset(
+        "ISIC 2017",
+        layouts.isic2017,
+        "fetch the training data, the test data and both Part 3 ground truths of 2017 from "
+        "https://challenge.isic-archive.com/data and unpack them in {root}",
+        Counts(2000, 600, 3),
+    ),
+    "cifar100": Dataset(
+        "CIFAR-100",
+        layouts.cifar100,
+        "fetch https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz and unpack it in {root}",
+        Counts(50000, 10000, 100),
+        download=lambda root: CIFAR100(root, download=True),
+    ),
+    "imagenet100": Dataset(
+        "ImageNet-100",
+        layouts.imagenet100,
+        "fetch ILSVRC 2012 from https://image-net.org and put its classes, or CMC's hundred of them, as folders in "
+        "{root}/train and {root}/val",
+        Counts(126689, 5000, 100),
+    ),
+    "flowers102": Dataset(
+        "Oxford-102 Flowers",
+        layouts.flowers102,
+        f"fetch 102flowers.tgz, imagelabels.mat and setid.mat from {VGG}/flowers/102 and unpack them in {{root}}",
+        Counts(2040, 6149, 102),
+        download=lambda root: Flowers102(root, download=True),
+    ),
+    "pets": Dataset(
+        "Oxford-IIIT Pets",
+        layouts.pets,
+        f"fetch images.tar.gz and annotations.tar.gz from {VGG}/pets and unpack them in {{root}}",
+        Counts(3680, 3669, 37),
+        download=lambda root: OxfordIIITPet(root, download=True),
+    ),
+    "dogs": Dataset(
+        "Stanford Dogs",
+        layouts.dogs,
+        "fetch images.tar and lists.tar from http://vision.stanford.edu/aditya86/ImageNetDogs "
+        "and unpack them in {root}",
+        Counts(12000, 8580, 120),
+    ),
+    "folder": Dataset(
+        "a folder per class", own.folder, "put one folder per class in {root}, or in {root}/train and {root}/test"
+    ),
+    "flat": Dataset("a folder of images", own.flat, "put your images in {root}, nested as you like"),
+    "csv": Dataset(
+        "a CSV file", own.csv_file, "give a CSV file with a column `path`, relative to it, and if known label and split"
+    ),
+}
+
+
+def read(name: str, root: str | Path, split: str, *, download: bool = False, **options: Any) -> Listing:
+    """The images of a split, `train` or `test`; counts that differ from the expected ones are in its notes.
+
+    The options are the layout's: `level` (aircraft), `subset` and `seed` (gtsrb), `test_fraction` and `seed` (folder).
+    """
+    known("data set", name, DATASETS)
+    known("split", split, ("train", "test"))
+    dataset, where = DATASETS[name], Path(root).expanduser()
+    offered = list(inspect.signature(dataset.layout).parameters)[2:]
+    for option in options:
+        known(f"option of {name}", option, offered)
+    if download:
+        _download(dataset, where)
+    with _one_sentence(dataset, where):
+        listing = dataset.layout(where, split, **options)
+    _complete(listing, split, dataset.fetch.format(root=where))
+    counts = next((dataset.variants[value] for value in options.values() if value in dataset.variants), dataset.counts)
+    return listing._replace(notes=(*listing.notes, *_differences(listing, split, counts)))
+
+
+def _download(dataset: Dataset, root: Path) -> None:
+    """Let torchvision fetch what it can."""
+    fetch = dataset.fetch.format(root=root)
+    if dataset.download is None:
+        raise UserError(f"{dataset.title} cannot be downloaded from here; {fetch}")
+    try:
+        dataset.download(root)
+    except (OSError, RuntimeError, ImportError) as error:
+        raise UserError(f"the download of {dataset.title} failed ({error}); {fetch}") from error
+
+
+@contextmanager
+def _one_sentence(dataset: Dataset, root: Path) -> Iterator[None]:
+    """What a layout trips over, as what to do about it."""
+    fetch = dataset.fetch.format(root=root)
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{error.filename} is missing; {fetch}") from error
+    except (OSError, ValueError, LookupError, csv.Error) as error:
+        raise UserError(f"{root} cannot be read as {dataset.title} ({error}); {fetch}") from error
+
+
+def _complete(listing: Listing, split: str, fetch: str) -> None:
+    """Nothing, if there are images, every file listed is there and every label has a name."""
+    if not listing.names:
+        raise UserError(f"{listing.root} has no {split} image; {fetch}")
+    if absent := [path for path in listing.paths if not path.is_file()]:
+        raise UserError(f"{len(absent):,} of {len(listing.names):,} images are missing, first {absent[0]}; {fetch}")
+    if listing.labels is not None and not 0 <= listing.labels.min() <= listing.labels.max() < len(listing.classes):
+        span = f"{listing.labels.min()} to {listing.labels.max()}"
+        raise UserError(f"{listing.root} has labels {span} for {len(listing.classes)} class names; {fetch}")
+
+
+def _differences(listing: Listing, split: str, counts: Counts | None) -> Iterator[str]:
+    """A sentence for each count that is not the expected one."""
+    if counts is None or listing.labels is None:
+        return
+    images = counts.train if split == "train" else counts.test
+    if len(listing.names) != images:
+        yield f"{len(listing.names):,} {split} images instead of the expected {images:,}"
+    if (present := len(set(listing.labels.tolist()))) != counts.classes:
+        yield f"{present} {split} classes instead of the expected {counts.classes}"

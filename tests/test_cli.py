@@ -180,7 +180,7 @@ def test_resuming_a_finished_run_changes_nothing(finished, tmp_path, capsys):
 
 
 def test_missing_folder(refused, tmp_path):
-    assert "nowhere does not exist" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "nowhere")))
+    assert "nowhere is missing" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "nowhere")))
 
 
 def test_empty_folder(refused, tmp_path):

@@ -14,6 +14,8 @@ class Data:
 
     root: str = "lookalike"
     """Folder of images, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
+    name: str = "flat"
+    """How to read `root`: flat, folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
     size: int = 224
     """Side of the images the encoder sees, a multiple of 32."""
     stored: int = 256

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +20,11 @@ import torch
 from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device, will_compile
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
-from wingbar.data.datasets import open_store
-from wingbar.data.store import Store, find_images
+from wingbar.data.datasets import Source, load, look_alikes
+from wingbar.data.listing import Listing
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.readers import read
+from wingbar.data.store import Store
 from wingbar.encoder import Encoder
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed, check_limits, from_json, to_json
@@ -68,11 +72,12 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     check_limits(config)
     _check_folder(config)
     device = choose_device(config.run.device)
-    check_batch(config.data.batch, parts=config.run.accumulate, images=_count(config, store))
+    source = store or _source(config)
+    check_batch(config.data.batch, parts=config.run.accumulate, images=_count(source))
     method = build_method(config)
-    store = store or _open(config, quiet=quiet)
+    store = source if isinstance(source, Store) else _open(config, source, quiet=quiet)
     stages = build_stages(config, method, store, device)
-    out = _make_folder(config, store, recipe)
+    out = _make_folder(config, _environment(store, source, recipe), store)
     position = _restore(stages, method, out)
     with _signals() as asked_to_stop:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
@@ -131,7 +136,7 @@ def _check_same(config: Config, before: Config) -> None:
                 )
 
 
-def _make_folder(config: Config, store: Store, recipe: str) -> Path:
+def _make_folder(config: Config, environment: dict[str, Any], store: Store) -> Path:
     out = Path(config.run.out)
     if config.run.overwrite and out.exists():
         shutil.rmtree(out)
@@ -139,9 +144,7 @@ def _make_folder(config: Config, store: Store, recipe: str) -> Path:
     if not (out / "config.json").exists():
         kept = changed(config, {"run.overwrite": False, "run.resume": False})
         (out / "config.json").write_text(to_json(kept) + "\n", encoding="utf-8")
-        (out / "environment.json").write_text(
-            json.dumps(_environment(store, recipe), indent=2) + "\n", encoding="utf-8"
-        )
+        (out / "environment.json").write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
     if store.broken:
         (out / "unreadable.txt").write_text(
             "".join(f"{bad.path}\t{bad.reason}\n" for bad in store.broken), encoding="utf-8"
@@ -149,12 +152,14 @@ def _make_folder(config: Config, store: Store, recipe: str) -> Path:
     return out
 
 
-def _environment(store: Store, recipe: str) -> dict[str, Any]:
+def _environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
     packages = {name: _version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
-    return {"recipe": recipe, **packages, **machine, "images": len(store.images), "unreadable": len(store.broken)}
+    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
+    counts = {"images": len(store.images), "unreadable": len(store.broken)}
+    return {"recipe": recipe, **packages, **machine, **counts, **split}
 
 
 def _version(package: str) -> str:
@@ -164,20 +169,26 @@ def _version(package: str) -> str:
         return "not installed"  # run from a source tree
 
 
-def _count(config: Config, store: Store | None) -> int:
-    """How many images there are, before any is decoded."""
-    if store is not None:
-        return len(store.images)
-    return config.data.images if config.data.root == "lookalike" else len(find_images(config.data.root))
-
-
-def _open(config: Config, *, quiet: bool) -> Store:
+def _source(config: Config) -> Source:
+    """The training images, before any is decoded."""
     data = config.data
-    title = "drawing images" if data.root == "lookalike" else "decoding images"
-    with Bar(title, _count(config, None), quiet=quiet) as bar:
-        return open_store(
-            data.root, side=data.stored, classes=data.classes, images=data.images, loud=data.loud, progress=bar.reach
-        )
+    if data.root == "lookalike":
+        return look_alikes("train", side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
+    return read(data.name, data.root, "train")
+
+
+def _open(config: Config, source: Source, *, quiet: bool) -> Store:
+    title = "drawing images" if isinstance(source, Lookalike) else "decoding images"
+    if isinstance(source, Listing) and not quiet:
+        print(*(f"note: {note}" for note in source.notes), sep="\n", end="\n" * bool(source.notes), file=sys.stderr)
+    with Bar(title, _count(source), quiet=quiet) as bar:
+        return load(source, side=config.data.stored, progress=bar.reach)
+
+
+def _count(source: Source | Store) -> int:
+    if isinstance(source, Lookalike):
+        return len(source)
+    return len(source.names if isinstance(source, Listing) else source.images)
 
 
 def _restore(stages: list[Stage], method: Any, out: Path) -> Position:

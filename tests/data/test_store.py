@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from wingbar.data.store import decode_folder, find_images
+from wingbar.data.store import decode, find_images
 from wingbar.types import UserError
 
 Pixels = np.ndarray
@@ -30,7 +30,7 @@ def colour(value: tuple[int, int, int]) -> Image.Image:
 
 def decoded(path: Path) -> Pixels:
     """The only image below the folder of `path`, as (SIDE, SIDE, 3)."""
-    store = decode_folder(path.parent, side=SIDE)
+    store = decode(find_images(path.parent), side=SIDE)
     assert not store.broken and store.images.shape == (1, 3, SIDE, SIDE) and store.images.dtype == torch.uint8
     return store.images[0].permute(1, 2, 0).numpy().astype(int)
 
@@ -64,9 +64,9 @@ def test_order_does_not_depend_on_when_files_were_made(tmp_path):
     for name, value in values.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         colour((value, 0, 0)).save(tmp_path / name)
-    store = decode_folder(tmp_path, side=4)
+    store = decode(find_images(tmp_path), side=4)
     assert store.images[:, 0, 0, 0].tolist() == [10, 20, 30]
-    assert torch.equal(store.images, decode_folder(str(tmp_path), side=4).images)
+    assert torch.equal(store.images, decode(find_images(str(tmp_path)), side=4).images)
 
 
 def test_hidden_files_are_ignored(tmp_path):
@@ -95,7 +95,7 @@ def test_tilde_means_home(tmp_path, monkeypatch):
     assert find_images("~/photos") == [tmp_path / "photos" / "a.png"]
 
 
-@pytest.mark.parametrize("use", [find_images, lambda root: decode_folder(root, side=8)], ids=["find", "decode"])
+@pytest.mark.parametrize("use", [find_images, lambda root: decode(find_images(root), side=8)], ids=["find", "decode"])
 def test_missing_and_empty_folders_are_refused(use, tmp_path):
     with pytest.raises(UserError, match=r"nowhere does not exist.*data\.root"):
         use(tmp_path / "nowhere")
@@ -215,7 +215,7 @@ def test_photos_stand_upright_whatever_their_exif_orientation(orientation, tmp_p
     Image.fromarray(np.ascontiguousarray(STORED[orientation](upright))).save(
         tmp_path / "photo.jpg", exif=exif, quality=98, subsampling=0
     )
-    store = decode_folder(tmp_path, side=SIDE)
+    store = decode(find_images(tmp_path), side=SIDE)
     expected = np.asarray(Image.fromarray(upright).resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(int)
     assert store.aspect.tolist() == [2.0]
     assert np.abs(store.images[0].permute(1, 2, 0).numpy() - expected).max() <= 4
@@ -225,7 +225,7 @@ def test_images_are_squashed_to_the_square_and_their_aspect_is_kept(tmp_path):
     sizes = {"a.png": (100, 50), "b.png": (50, 100), "c.png": (64, 64), "d.png": (90, 120)}
     for name, (width, height) in sizes.items():
         Image.fromarray(gradient(height, width)).save(tmp_path / name)
-    store = decode_folder(tmp_path, side=SIDE)
+    store = decode(find_images(tmp_path), side=SIDE)
     assert store.aspect.tolist() == [2.0, 0.5, 1.0, 0.75]
     for image, (width, height) in zip(store.images, sizes.values(), strict=True):
         original = torch.from_numpy(gradient(height, width)).permute(2, 0, 1)[None].float()
@@ -246,7 +246,7 @@ def test_unreadable_files_are_listed_and_left_out(tmp_path):
     Image.fromarray(gradient(200, 200)).save(photo)
     photo.write_bytes(photo.read_bytes()[:2000])
     reached: list[int] = []
-    store = decode_folder(tmp_path, side=4, progress=reached.append)
+    store = decode(find_images(tmp_path), side=4, progress=reached.append)
     assert store.images[:, 0, 0, 0].tolist() == [10, 30, 50]
     assert len(store.aspect) == 3 and store.labels is None
     assert [bad.path.name for bad in store.broken] == ["b.jpg", "d.png", "f.jpg"]
@@ -258,5 +258,5 @@ def test_a_folder_without_a_single_readable_image_is_refused(tmp_path):
     (tmp_path / "a.jpg").write_text("this is no photo")
     (tmp_path / "b.png").touch()
     with pytest.raises(UserError, match=r"none of the 2 files .*a\.jpg") as error:
-        decode_folder(tmp_path, side=4)
+        decode(find_images(tmp_path), side=4)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Where images come from, by name: the embedded data set, or a folder."""
+"""Where images come from: the embedded data set, a published one, or somebody's own folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Literal
 
 import torch
 
+from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike, draw
-from wingbar.data.store import Store, decode_folder
+from wingbar.data.store import Store, decode
 
-__all__ = ["lookalike_store", "open_store"]
+__all__ = ["Source", "load", "look_alikes", "lookalike_store"]
+
+Source = Lookalike | Listing
 
 LARGEST_DRAWING = 224
 # The data is the same in every run, whatever the run's seed. Test seed 1 was looked at while the trial's settings were
@@ -18,19 +21,20 @@ LARGEST_DRAWING = 224
 SPLIT_SEEDS = {"train": 0, "test": 7}
 
 
-def open_store(
-    root: str,
-    *,
-    side: int,
-    classes: int,
-    images: int,
-    loud: float,
-    progress: Callable[[int], None] | None = None,
-) -> Store:
-    """The training images: those below the folder `root`, or drawn if `root` is "lookalike"."""
-    if root == "lookalike":
-        return lookalike_store("train", side=side, classes=classes, images=images, loud=loud, progress=progress)
-    return decode_folder(root, side=side, progress=progress)
+def look_alikes(split: Literal["train", "test"], *, side: int, classes: int, images: int, loud: float) -> Lookalike:
+    """A split of the embedded data set, not drawn yet."""
+    size = min(side, LARGEST_DRAWING)
+    return Lookalike(classes=classes, images=images, size=size, seed=SPLIT_SEEDS[split], loud=loud)
+
+
+def load(source: Source, *, side: int, progress: Callable[[int], None] | None = None) -> Store:
+    """Every image of the source as pixels; `progress` is told how many are done."""
+    if isinstance(source, Lookalike):
+        drawn = draw(source, progress=progress)
+        return Store(drawn.images, torch.ones(len(source)), drawn.labels)
+    if source.pixels is not None:
+        return Store(source.pixels, torch.ones(len(source.names)), source.labels)
+    return decode(source.paths, side=side, labels=source.labels, progress=progress)
 
 
 def lookalike_store(
@@ -42,8 +46,6 @@ def lookalike_store(
     loud: float,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """A split of the embedded data set, with labels."""
-    size = min(side, LARGEST_DRAWING)
-    birds = Lookalike(classes=classes, images=images, size=size, seed=SPLIT_SEEDS[split], loud=loud)
-    drawn = draw(birds, progress=progress)
-    return Store(drawn.images, torch.ones(images), drawn.labels)
+    """A split of the embedded data set, drawn, with labels."""
+    birds = look_alikes(split, side=side, classes=classes, images=images, loud=loud)
+    return load(birds, side=side, progress=progress)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wingbar.types import UserError
 
-__all__ = ["Broken", "Store", "decode_folder", "find_images", "to_device"]
+__all__ = ["Broken", "Store", "decode", "find_images", "to_device"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb
@@ -69,9 +69,14 @@ def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
             yield path
 
 
-def decode_folder(root: str | Path, *, side: int, progress: Callable[[int], None] | None = None) -> Store:
-    """The images below `root`, unlabelled. Unreadable files are left out and listed in `broken`."""
-    paths = find_images(root)
+def decode(
+    paths: Sequence[Path],
+    *,
+    side: int,
+    labels: Int[Tensor, " n"] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Store:
+    """The images in these files. Unreadable ones are left out, with their labels, and listed in `broken`."""
     images = np.empty((len(paths), side, side, 3), dtype=np.uint8)
     aspects, broken = np.zeros(len(paths), dtype=np.float32), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter's lock
@@ -83,11 +88,11 @@ def decode_folder(root: str | Path, *, side: int, progress: Callable[[int], None
             if progress:
                 progress(row + 1)
     if len(broken) == len(paths):
-        raise UserError(f"none of the {len(paths)} files in {root} is a readable image; the first: {broken[0].reason}")
+        raise UserError(f"none of the {len(paths)} files is a readable image; the first: {broken[0].reason}")
     good = aspects > 0
-    return Store(
-        torch.from_numpy(images[good]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(aspects[good]), None, broken
-    )
+    pixels, aspect = torch.from_numpy(images[good]), torch.from_numpy(aspects[good])
+    known = None if labels is None else labels[torch.from_numpy(good)]
+    return Store(pixels.permute(0, 3, 1, 2).contiguous(), aspect, known, broken)
 
 
 def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], float] | Broken:

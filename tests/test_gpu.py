@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from wingbar.build import build_method, build_stages, choose_autocast
+from wingbar.build import build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.store import Store
+from wingbar.machine import choose_autocast
 from wingbar.settings import changed
 from wingbar.train.loop import train
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,8 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
-from wingbar.methods import MoCo, Rebuild, SimSiam, SynthPairs, moco, synth
+from wingbar.machine import compile_parts, will_compile
+from wingbar.methods import METHODS, Rebuild, SimSiam, SynthPairs, moco, synth
 from wingbar.train import optim
 from wingbar.types import STD, UserError
 from wingbar.weights import encoder_with_weights
@@ -32,10 +32,7 @@ __all__ = [
     "Stage",
     "build_method",
     "build_stages",
-    "choose_autocast",
-    "choose_device",
     "plain_images",
-    "will_compile",
 ]
 
 STATISTICS = {
@@ -45,6 +42,7 @@ STATISTICS = {
 }
 DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
 PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
+RATES = {"moco": (0.03, "literal"), "simsiam": (0.05, "linear256")}  # initial, and how it scales with the batch (A30)
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
 
 
@@ -67,33 +65,6 @@ class Stage(NamedTuple):
         return optim.cosine(step // self.batches.per_epoch, self.epochs)
 
 
-# --- the machine -----------------------------------------------------------------------------------------------------
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda or cuda:1") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"wingbar cannot train on {name}; use auto, cpu, cuda or mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
-        )
-    return device
-
-
-def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """bf16 autocast on CUDA or when asked for; nothing in fp32."""
-    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
-        return lambda: torch.autocast(device.type, torch.bfloat16)
-    return nullcontext
-
-
 # --- the method ------------------------------------------------------------------------------------------------------
 
 
@@ -109,26 +80,36 @@ def build_method(config: Config) -> Any:
 
 
 def _base(config: Config, encoder: Encoder) -> Any:
-    method = config.method
-    if method.name == "simsiam":
-        if config.encoder.weights == "random":
-            zero_init_residuals(encoder)
-        return SimSiam(encoder, dim=method.dim or 2048, hidden=method.hidden)
-    if config.data.batch > method.queue:
+    options = {"moco": _moco_options, "simsiam": _simsiam_options}[config.method.name](config)
+    if config.method.name == "simsiam" and config.encoder.weights == "random":
+        zero_init_residuals(encoder)
+    return METHODS[config.method.name](encoder, **options)
+
+
+def _simsiam_options(config: Config) -> dict[str, Any]:
+    if config.data.batch // config.run.accumulate < 2:
+        raise UserError("SimSiam normalises over the batch and needs two images or more at once; raise data.batch")
+    return {"dim": config.method.dim or 2048, "hidden": config.method.hidden}
+
+
+def _moco_options(config: Config) -> dict[str, Any]:
+    method, batch = config.method, config.data.batch
+    if batch > method.queue:
         raise UserError(
-            f"a batch of {config.data.batch} does not fit into MoCo's queue of {method.queue}; "
+            f"a batch of {batch} does not fit into MoCo's queue of {method.queue}; "
             "raise method.queue or lower data.batch"
         )
-    if config.data.batch // config.run.accumulate % method.splits:
-        raise UserError(
-            f"method.splits {method.splits} does not divide a batch of {config.data.batch}; change one of them"
-        )
+    if batch // config.run.accumulate % method.splits:
+        raise UserError(f"method.splits {method.splits} does not divide a batch of {batch}; change one of them")
     before = config.readings.enqueue == "before"
     contrast = moco.against_past_and_present if before else moco.against_past
-    loss = partial(contrast, **_contrast(config, method.temperature))
-    return MoCo(
-        encoder, dim=method.dim or 128, queue=method.queue, momentum=method.momentum, loss=loss, splits=method.splits
-    )
+    return {
+        "dim": method.dim or 128,
+        "queue": method.queue,
+        "momentum": method.momentum,
+        "loss": partial(contrast, **_contrast(config, method.temperature)),
+        "splits": method.splits,
+    }
 
 
 def _contrast(config: Config, temperature: float) -> dict[str, Any]:
@@ -232,7 +213,7 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
     if will_compile(config):
-        _compile(method)
+        compile_parts(method)
     on_device = to_device(store, device)
     training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
     if not config.synth.on or not config.decoder.epochs:
@@ -247,22 +228,12 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
 
 
-def will_compile(config: Config) -> bool:
-    """Whether encoder and decoder are compiled; by default on CUDA only, it does not pay on a CPU."""
-    on_cuda = choose_device(config.run.device).type == "cuda"
-    return config.run.compile == "on" or (config.run.compile == "auto" and on_cuda)
-
-
-def _compile(method: Any) -> None:
-    for part in method.modules():
-        if isinstance(part, Encoder | decoder.LightDecoder | decoder.MirrorDecoder):
-            part.compile()
-
-
 def _views(config: Config) -> Any:
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
         return views.moco(size=data.size, count=data.view_count, scale=scale)
+    if data.view_count != 2:
+        raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
     return views.asymmetric(size=data.size, scale=scale)
 
 
@@ -279,10 +250,17 @@ def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> 
     return Batches(store, augment, plain_images(config), size=config.data.batch, seed=seed, parts=parts)
 
 
+def _rate(config: Config) -> float:
+    """The encoder's initial learning rate, as given or as the method's authors chose it."""
+    lr, rule = RATES[config.method.name]
+    given = lr if config.optim.lr is None else config.optim.lr
+    return float(getattr(optim, config.optim.lr_rule or rule)(given, config.data.batch))
+
+
 def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
     optimizers = optim.build_optimizers(
         method.param_groups(),
-        lr=getattr(optim, config.optim.lr_rule)(config.optim.lr, config.data.batch),
+        lr=_rate(config),
         momentum=config.optim.momentum,
         weight_decay=config.optim.weight_decay,
         decoder_lr=config.decoder.lr,

@@ -113,13 +113,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if command not in COMMANDS:
             raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")
         COMMANDS[command](rest)
+    except BrokenPipeError:  # somebody piped us into `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
         print(f"wingbar: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"wingbar: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
         sys.exit(2)
     except NonFiniteLoss as error:
         print(f"wingbar: {error}. {' '.join(error.__notes__)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # somebody piped us into `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

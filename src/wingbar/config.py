@@ -160,10 +160,10 @@ class Readings:
 class Optim:
     """How the encoder is optimised: SGD, cosine per epoch."""
 
-    lr: float = 0.03
-    """Initial learning rate."""
-    lr_rule: Literal["literal", "linear256"] = "literal"
-    """Take lr as it is, or times batch / 256 (A30)."""
+    lr: float | None = None
+    """Initial learning rate; the method's own if not given (MoCo 0.03, SimSiam 0.05)."""
+    lr_rule: Literal["literal", "linear256"] | None = None
+    """Take lr as it is, or times batch / 256 (A30); the method's own if not given (MoCo literal, SimSiam linear256)."""
     momentum: float = 0.9
     """Of SGD."""
     weight_decay: float = 1e-4
@@ -185,7 +185,7 @@ class Run:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 autocast on CUDA, fp32 on the CPU."""
     channels_last: bool = True
-    """Memory layout of images and convolutions."""
+    """Memory layout of convolutions."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile of encoder, teacher and decoder; auto: on CUDA. The first steps take 1 to 3 minutes then."""
     accumulate: int = 1

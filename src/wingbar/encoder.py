@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import timm
@@ -21,6 +21,7 @@ from wingbar.types import Encoded, UserError
 __all__ = [
     "Encoder",
     "Layout",
+    "Statistics",
     "build_encoder",
     "check_size",
     "evaluation_mode",
@@ -29,6 +30,7 @@ __all__ = [
     "zero_init_residuals",
 ]
 
+Statistics = Callable[[nn.Module], AbstractContextManager[None]]  # how BatchNorm behaves for the length of a pass
 Layout = Literal["pytorch", "caffe"]  # where a bottleneck has its stride: in the 3×3, or in the first 1×1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,6 @@ from wingbar.types import STD
 __all__ = [
     "alignment",
     "as_is",
-    "beneath",
     "blind_loss",
     "feature_std",
     "full_precision",
@@ -41,7 +39,6 @@ __all__ = [
 
 Denominator = Callable[[Tensor, Tensor], Tensor]
 Scale = Callable[[Tensor], Tensor]
-Value = TypeVar("Value")
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:
@@ -163,18 +160,7 @@ def objective(
     base: Mapping[str, Tensor], rebuild: Float[Tensor, ""], pair: Float[Tensor, ""], *, alpha: float, nu: float
 ) -> dict[str, Tensor]:
     """Eq. 8: L = L_C + α·L_R + ν·L_Cp, as named terms whose sum is the objective."""
-    return {**beneath(base), "rebuild": alpha * rebuild, "pair": nu * pair}
-
-
-def beneath(base: Mapping[str, Value]) -> dict[str, Value]:
-    """What a wrapped method reports, renamed where it is itself a wrapper: its `pair` becomes `base/pair`.
-
-    >>> beneath({"base": 1, "pair": 2, "base/pair": 3})
-    {'base': 1, 'base/pair': 2, 'base/base/pair': 3}
-    """
-    of_a_wrapper = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
-    own = {name: name.split("/")[-1] in of_a_wrapper or name.startswith("perturbed/") for name in base}
-    return {f"base/{name}" if own[name] else name: value for name, value in base.items()}
+    return {**base, "rebuild": alpha * rebuild, "pair": nu * pair}
 
 
 @cache

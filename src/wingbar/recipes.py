@@ -25,13 +25,12 @@ def default() -> Config:
 
 
 def literal() -> Config:
-    """The method by the letter of the paper's formulas.
+    """The method by the letter of the paper's formulas (keys enter the queue after the loss, or eq. 1 would not hold).
 
     cost: as default. expect: not measured yet.
     """
     letter = {
         "readings.spread": "column_variance",
-        "readings.enqueue": "before",
         "readings.denominator": "without_positive",
         "readings.normalise": False,
         "readings.symmetric": False,
@@ -82,7 +81,7 @@ def moco() -> Config:
 def simsiam() -> Config:
     """SimSiam alone, the paper's second baseline.
 
-    cost: about twice MoCo's, both views have gradients. expect: not measured yet; paper CUB linear 46.8, rank-1 16.2.
+    cost: not measured; 6 encoder passes against MoCo's 4. expect: not measured yet; paper CUB linear 46.8, rank-1 16.2.
     """
     return changed(simsiam_synth(), {"synth.on": False})
 
@@ -93,7 +92,7 @@ def simsiam_synth() -> Config:
     cost: one H200, ResNet-50, 224 px, batch 128: 690 images/s; CUB's 100 epochs 19 min with the decoder.
     expect: not measured yet; paper CUB linear 57.8, rank-1 24.7.
     """
-    return changed(default(), {"method.name": "simsiam", "optim.lr": 0.05, "optim.lr_rule": "linear256"})
+    return changed(default(), {"method.name": "simsiam"})
 
 
 def gradcam_only() -> Config:
@@ -139,7 +138,7 @@ def frozen_bn() -> Config:
 def try_synth() -> Config:
     """What `wingbar try` runs: the method on the embedded data, small enough for two CPU cores.
 
-    cost: two CPU cores, 3 min with the decoder. expect: linear a little above the untrained encoder's.
+    cost: two CPU cores, 3 min with the decoder. expect: linear within some points of the untrained encoder's.
     """
     small = {
         "data.size": 64,

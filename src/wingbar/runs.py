@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import platform
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from wingbar.build import Stage, build_method, build_stages, choose_autocast, choose_device, will_compile
+from wingbar.build import Stage, build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.datasets import Source, load, look_alikes
@@ -26,8 +19,10 @@ from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import read
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
+from wingbar.machine import choose_autocast, choose_device, will_compile
 from wingbar.recipes import recipe_named
-from wingbar.settings import changed, check_limits, from_json, to_json
+from wingbar.runfolder import check_folder, environment, is_run, make_folder
+from wingbar.settings import changed, check_limits, from_json
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.loop import train
@@ -60,7 +55,7 @@ def fit(
 
 def resume(out: str | Path) -> Result:
     """Go on with the run in `out`."""
-    if not _is_run(Path(out)):
+    if not is_run(Path(out)) or not (Path(out) / "config.json").exists():
         raise UserError(f"{out} holds no wingbar run to resume")
     config = from_json((Path(out) / "config.json").read_text(encoding="utf-8"))
     recipe = json.loads((Path(out) / "environment.json").read_text(encoding="utf-8"))["recipe"]
@@ -70,14 +65,15 @@ def resume(out: str | Path) -> Result:
 def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store | None = None) -> Result:
     """Run a config from wherever its folder stands. What can be wrong with it is found before any work is done."""
     check_limits(config)
-    _check_folder(config)
+    config = _absolute(config)
+    check_folder(config)
     device = choose_device(config.run.device)
     source = store or _source(config)
     check_batch(config.data.batch, parts=config.run.accumulate, images=_count(source))
     method = build_method(config)
     store = source if isinstance(source, Store) else _open(config, source, quiet=quiet)
     stages = build_stages(config, method, store, device)
-    out = _make_folder(config, _environment(store, source, recipe), store)
+    out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
     with _signals() as asked_to_stop:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
@@ -88,85 +84,17 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     return Result(out, method.encoder, method)
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
+def _absolute(config: Config) -> Config:
+    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
+    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
+    if config.data.root != "lookalike":
+        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
+    if Path(config.encoder.weights).expanduser().is_file():
+        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
+    return changed(config, full)
 
 
-def _check_folder(config: Config) -> None:
-    """Refuse a folder that is not ours to write to; nothing is deleted yet."""
-    out, root = Path(config.run.out), Path(config.data.root).expanduser()
-    if not config.run.out:
-        raise UserError("a run needs a folder to write to; give it with --run.out")
-    if any(path.is_file() for path in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give run.out a folder")
-    if config.run.overwrite and config.run.resume:
-        raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
-    if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
-        raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not config.run.overwrite and not config.run.resume:
-        raise UserError(
-            f"{out} exists; choose another run.out, or say --run.resume to go on, --run.overwrite to start anew"
-        )
-    if not _is_run(out):
-        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
-    if config.run.resume:
-        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
-
-
-def _is_run(out: Path) -> bool:
-    """Whether wingbar wrote this folder: its config can be read, and its environment names us."""
-    try:
-        from_json((out / "config.json").read_text(encoding="utf-8"))
-        return "wingbar" in json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # UserError and JSONDecodeError are ValueErrors
-        return False
-
-
-def _check_same(config: Config, before: Config) -> None:
-    """Resuming with other settings would be neither the old run nor a new one."""
-    for part in dataclasses.fields(config):
-        new, old = getattr(config, part.name), getattr(before, part.name)
-        for setting in dataclasses.fields(new):
-            name = f"{part.name}.{setting.name}"
-            differ = getattr(new, setting.name) != getattr(old, setting.name)
-            if differ and (part.name != "run" or setting.name in ("epochs", "seed", "accumulate")):
-                raise UserError(
-                    f"{name} differs from the run in {config.run.out}; use wingbar resume, or another run.out"
-                )
-
-
-def _make_folder(config: Config, environment: dict[str, Any], store: Store) -> Path:
-    out = Path(config.run.out)
-    if config.run.overwrite and out.exists():
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    if not (out / "config.json").exists():
-        kept = changed(config, {"run.overwrite": False, "run.resume": False})
-        (out / "config.json").write_text(to_json(kept) + "\n", encoding="utf-8")
-        (out / "environment.json").write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
-    if store.broken:
-        (out / "unreadable.txt").write_text(
-            "".join(f"{bad.path}\t{bad.reason}\n" for bad in store.broken), encoding="utf-8"
-        )
-    return out
-
-
-def _environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
-    """What the run was made with, for whoever wants to make it again."""
-    packages = {name: _version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
-    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
-    counts = {"images": len(store.images), "unreadable": len(store.broken)}
-    return {"recipe": recipe, **packages, **machine, **counts, **split}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"  # run from a source tree
+# --- the data ---------------------------------------------------------------------------------------------------------
 
 
 def _source(config: Config) -> Source:
@@ -214,7 +142,7 @@ def _run_stage(
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
-        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"])]
+        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), _kappa_alarm(quiet=quiet)]
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
@@ -231,7 +159,11 @@ def _run_stage(
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:
-            error.add_note(f"The last good state, after step {keeper.save_last_good()}, is in {keeper.path}.")
+            good = keeper.save_last_good()
+            error.add_note(
+                f"The last good state, after step {good}, is in {keeper.path}; a new run may start from it with "
+                f"--encoder.weights {keeper.path}."
+            )
             raise
 
 
@@ -249,6 +181,19 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
     )
 
 
+def _kappa_alarm(*, quiet: bool) -> Callable[[dict[str, Any]], None]:
+    """Says once when κ separates nothing (A1): low variance then perturbs no dimension, or all of them."""
+    said: list[float] = []
+
+    def listen(line: dict[str, Any]) -> None:
+        share = line.get("perturbed/LowVariance")
+        if share in (0.0, 1.0) and line["epoch"] >= 1 and not said and not quiet:
+            said.append(share)
+            print(f"note: synth.kappa separates nothing, {share:.0%} of the dimensions are below it", file=sys.stderr)
+
+    return listen
+
+
 def _keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_stop: Callable[[], bool]) -> Keeper:
     def capture(done: int) -> dict[str, Any]:
         return checkpoint.capture(method, stage.optimizers, Position(stage.name, done))
@@ -263,11 +208,12 @@ def _signals() -> Iterator[Callable[[], bool]]:
 
     def remember(number: int, frame: Any) -> None:
         received.append(number)
+        signal.signal(number, before[number])  # a second one is obeyed at once
+        print("finishing this step, then saving; once more to quit at once", file=sys.stderr, flush=True)
 
-    try:
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # outside the main thread nobody can send us signals
         before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread: nobody can send us signals there
-        before = {}
     try:
         yield lambda: bool(received)
     finally:

@@ -27,7 +27,7 @@ LIMITS = {
     "synth.kappa": (0, FOREVER), "synth.bank": (1, FOREVER), "synth.temperature": (ABOVE_ZERO, FOREVER),
     "decoder.epochs": (0, FOREVER), "decoder.lr": (0, FOREVER), "readings.noise_floor": (-FOREVER, FOREVER),
     "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
-    "run.epochs": (1, FOREVER), "run.seed": (0, FOREVER), "run.accumulate": (1, FOREVER),
+    "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
     "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER),
 }  # fmt: skip
 
@@ -64,7 +64,7 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
         if not _fits(value, kinds[name]):
             raise UserError(f"{name} cannot be {value!r}; it takes {_described(kinds[name])}")
         part, _, key = name.partition(".")
-        exact = float(value) if kinds[name] is float else value  # 1 is a number, too
+        exact = float(value) if type(value) is int and _fits(0.5, kinds[name]) else value  # 1 is a number, too
         inner = dataclasses.replace(getattr(config, part), **{key: exact})
         config = dataclasses.replace(config, **cast(dict[str, Any], {part: inner}))
     return config
@@ -94,7 +94,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return value in inner
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):
         return any(_fits(value, option) for option in inner)
     if isinstance(value, bool):
         return kind is bool

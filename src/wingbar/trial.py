@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wingbar.build import build_method, build_stages, choose_device, plain_images
+from wingbar.build import build_method, build_stages, plain_images
 from wingbar.config import Config
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.lookalike import Lookalike
@@ -22,15 +22,20 @@ from wingbar.data.store import Store
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score, score_features
+from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
+from wingbar.runfolder import is_run
 from wingbar.runs import run
-from wingbar.settings import changed, from_json
+from wingbar.settings import changed, check_limits, from_json
 from wingbar.show.pairs import make_pairs, pairs_picture
 from wingbar.show.pictures import grid
 from wingbar.train.progress import Bar
 from wingbar.types import UserError
 
 __all__ = ["Try", "tell_story"]
+
+RUNS = ("try-moco", "try-synth")
+PICTURES = ("lookalikes.png", "pairs.png")
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     """Run it; returns what was also written to results.json."""
     began, console = time.monotonic(), Console()
     _check_folder(story.out)
+    _config(story, "try-synth")  # refuses settings that make no sense, before anything is drawn
     _clear_finished(story.out)
     train, test = _draw(story, "train", story.images), _draw(story, "test", story.images // 2)
     story.out.mkdir(parents=True, exist_ok=True)
@@ -77,20 +83,28 @@ def tell_story(story: Try) -> dict[str, Any]:
 
 
 def _check_folder(out: Path) -> None:
+    """Refuse a folder in which anything lies that is not an earlier try's."""
     if any(path.is_file() for path in (out, *out.parents)):
         raise UserError(f"{out} is a file or below one; give --out a folder")
-    if (
-        out.exists()
-        and any(out.iterdir())
-        and not (out / "results.json").exists()
-        and not (out / "lookalikes.png").exists()
-    ):
-        raise UserError(f"{out} exists and holds something else than an earlier try; choose another --out")
+    strangers = [path for path in out.iterdir() if not _is_ours(path)] if out.exists() else []
+    if strangers:
+        raise UserError(f"{out} holds {strangers[0].name}, which no earlier try left there; choose another --out")
+
+
+def _is_ours(path: Path) -> bool:
+    if path.name in RUNS:
+        return is_run(path) or not any(path.iterdir())
+    if path.name != "results.json":
+        return path.name in PICTURES
+    try:
+        return {"settings", "scores"} <= json.loads(path.read_text(encoding="utf-8")).keys()
+    except (ValueError, AttributeError):
+        return False
 
 
 def _clear_finished(out: Path) -> None:
     if (out / "results.json").exists():
-        for name in ("try-moco", "try-synth"):
+        for name in RUNS:
             shutil.rmtree(out / name, ignore_errors=True)
         (out / "results.json").unlink()
 
@@ -113,7 +127,9 @@ def _config(story: Try, recipe: str) -> Config:
     }
     if story.epochs is not None:
         settings["run.epochs"] = story.epochs
-    return changed(recipe_named(recipe), settings)
+    config = changed(recipe_named(recipe), settings)
+    check_limits(config)
+    return config
 
 
 def _draw(story: Try, split: Any, images: int) -> Store:

@@ -103,9 +103,13 @@ def _fetch(name: str, weights: str) -> Weights:
     library, _, bare = name.partition("/")
     try:
         if library == "torchvision":
-            return dict(models.get_weight(f"{_enum(bare)}.{weights}").get_state_dict(progress=True, weights_only=True))
-        trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
+            trunk: Any = models.get_model(bare, weights=models.get_weight(f"{_enum(bare)}.{weights}"))
+        else:
+            trunk = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
+            _check_pixels(trunk.pretrained_cfg, weights)
         return dict(trunk.state_dict())
+    except UserError:
+        raise
     except (ValueError, KeyError, RuntimeError) as error:
         raise UserError(
             f"{name} has no weights called {weights!r} and no file of that name exists ({error})"
@@ -114,6 +118,15 @@ def _fetch(name: str, weights: str) -> Weights:
         raise UserError(
             f"the weights {weights!r} of {name} could not be fetched ({error}); give a local file"
         ) from error
+
+
+def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:
+    """Refuse weights that were trained on pixels of another normalisation: their features would be silently worse."""
+    if (tuple(cfg["mean"]), tuple(cfg["std"])) != (MEAN, STD):
+        raise UserError(
+            f"the weights {weights!r} want pixels normalised by {cfg['mean']} and {cfg['std']}, but wingbar feeds "
+            f"ImageNet's {MEAN} and {STD}; choose other weights"
+        )
 
 
 def _enum(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -62,12 +63,12 @@ class Batches:
 
     def _rows(self, step: int) -> Tensor:
         epoch, place = divmod(step, self.per_epoch)
-        generator = Generator().manual_seed(fold(self.seed, ORDER, epoch))
-        order = torch.randperm(len(self.store.images), generator=generator)
+        order = _order(len(self.store.images), fold(self.seed, ORDER, epoch))
         return order[place * self.size : (place + 1) * self.size]
 
     def _part(self, index: Tensor, step: int, part: int) -> Batch:
-        place = index.to(self.store.images.device)
+        device = self.store.images.device
+        place = index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index  # no waiting
         images, aspect = self.store.images[place], self.store.aspect[place]
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
         return Batch(
@@ -76,3 +77,9 @@ class Batches:
             index=place,
             seed=fold(self.seed, NOISE, step, part, self.rank),
         )
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int) -> Tensor:
+    """A shuffled epoch."""
+    return torch.randperm(count, generator=Generator().manual_seed(seed))

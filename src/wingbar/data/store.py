@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -77,22 +77,25 @@ def decode(
     progress: Callable[[int], None] | None = None,
 ) -> Store:
     """The images in these files. Unreadable ones are left out, with their labels, and listed in `broken`."""
-    images = np.empty((len(paths), side, side, 3), dtype=np.uint8)
-    aspects, broken = np.zeros(len(paths), dtype=np.float32), []
+    images = torch.empty(len(paths), 3, side, side, dtype=torch.uint8)
+    aspects, broken = torch.zeros(len(paths)), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter's lock
         for row, result in enumerate(pool.map(lambda path: _decode(path, side), paths)):
             if isinstance(result, Broken):
                 broken.append(result)
             else:
-                images[row], aspects[row] = result
+                images[row], aspects[row] = torch.from_numpy(result[0]).permute(2, 0, 1), result[1]
             if progress:
                 progress(row + 1)
     if len(broken) == len(paths):
         raise UserError(f"none of the {len(paths)} files is a readable image; the first: {broken[0].reason}")
-    good = aspects > 0
-    pixels, aspect = torch.from_numpy(images[good]), torch.from_numpy(aspects[good])
-    known = None if labels is None else labels[torch.from_numpy(good)]
-    return Store(pixels.permute(0, 3, 1, 2).contiguous(), aspect, known, broken)
+    store = Store(images, aspects, labels, broken)
+    return _without(store, aspects == 0) if broken else store
+
+
+def _without(store: Store, rows: Bool[Tensor, " n"]) -> Store:
+    labels = None if store.labels is None else store.labels[~rows]
+    return Store(store.images[~rows], store.aspect[~rows], labels, store.broken)
 
 
 def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], float] | Broken:
@@ -104,7 +107,7 @@ def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype
             image = _rgb(ImageOps.exif_transpose(file))
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
         return Broken(path, f"{path.name}: {type(error).__name__}: {error}")
-    return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
+    return np.array(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
 
 
 def _rgb(image: Image.Image) -> Image.Image:

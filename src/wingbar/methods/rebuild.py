@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.encoder import Encoder, evaluation_mode
+from wingbar.encoder import Encoder, Statistics, evaluation_mode
 from wingbar.losses import feature_std, psnr, reconstruction
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["Rebuild", "blind_reconstruction"]
-
-Statistics = Callable[[nn.Module], AbstractContextManager[None]]
 
 
 def blind_reconstruction(

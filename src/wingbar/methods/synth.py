@@ -8,24 +8,23 @@ Noise goes where it does not matter for telling images apart, so the encoder bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from wingbar.encoder import frozen_statistics
-from wingbar.losses import beneath, blind_loss, nt_xent, objective, psnr, reconstruction
+from wingbar.encoder import Statistics, frozen_statistics
+from wingbar.losses import blind_loss, nt_xent, objective, psnr, reconstruction
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.perturb import Noise
 from wingbar.types import Batch, Output, ParamGroup, Probe
 
 __all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]
 
-Statistics = Callable[[nn.Module], AbstractContextManager[None]]
 Embed = Callable[[Tensor], Tensor]
 
 
@@ -64,10 +63,24 @@ class Readings:
     noise: Noise = Noise()  # noqa: RUF009  frozen; A9, A18, A19, A20
     second: Callable[[Any, Tensor], Tensor] = student_view  # A23
     embed_pair: Callable[[Embed, Tensor, Tensor], tuple[Tensor, Tensor]] = in_two_calls  # A14
-    encoder_statistics: Statistics = frozen_statistics  # A13: while the encoder sees rebuilt images and twins
+    encoder_statistics: Statistics = frozen_statistics  # A13: while the encoder sees rebuilt images, twins and probes
     decoder_statistics: Statistics = frozen_statistics  # A37: while the decoder makes twins
     rebuild_trains_encoder: bool = True  # A15
     pair_trains_decoder: bool = False  # A16
+
+
+OWN_NAMES = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
+Value = TypeVar("Value")
+
+
+def _beneath(base: Mapping[str, Value]) -> dict[str, Value]:
+    """What a wrapped method reports, renamed where it is itself a wrapper: its `pair` becomes `base/pair`.
+
+    >>> _beneath({"base": 1, "pair": 2, "base/pair": 3})
+    {'base': 1, 'base/pair': 2, 'base/base/pair': 3}
+    """
+    wrappers = {name for name in base if name.split("/")[-1] in OWN_NAMES or name.startswith("perturbed/")}
+    return {f"base/{name}" if name in wrappers else name: value for name, value in base.items()}
 
 
 class Carry(NamedTuple):
@@ -110,8 +123,8 @@ class SynthPairs(nn.Module):
         rebuilt = self.decoder(feature if self.readings.rebuild_trains_encoder else feature.detach())
         rebuild = self.readings.rebuild_loss(rebuilt, batch.image)
         pair, facts = self._pair(feature, rebuilt, batch) if self.nu else (rebuild.new_zeros(()), {})
-        losses = objective(base.losses, rebuild, pair, alpha=self.alpha, nu=self.nu)
-        facts = {**beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
+        losses = objective(_beneath(base.losses), rebuild, pair, alpha=self.alpha, nu=self.nu)
+        facts = {**_beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
         return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts)
 
     def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -137,9 +150,9 @@ class SynthPairs(nn.Module):
 
     @torch.no_grad()
     def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
-        """Each criterion's importance of every dimension for every image. Leaves no trace in any buffer."""
+        """Each criterion's importance of every dimension for every image. By default no buffer is touched."""
         probe = Probe(feature, self.project, lambda: self.readings.second(self.base, batch.views[-1]))
-        with frozen_statistics(self.base):
+        with self.readings.encoder_statistics(self.base):
             return [criterion.importance(probe) for criterion in self.criteria]  # type: ignore[operator]
 
     def perturb(

@@ -34,9 +34,15 @@ def capture(method: Any, optimizers: Optimizers, position: Position) -> dict[str
         "method": method.state_dict(),
         "metadata": {"arch": method.encoder.name, "style": method.encoder.layout},
         "optimizers": optimizers.state_dict(),
-        "rng": {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()},
+        "rng": {"cpu": torch.get_rng_state(), "cuda": _cuda_states()},
     }
     return _cloned(state)
+
+
+def _cuda_states() -> list[Tensor]:
+    """Of the CUDA generators, if this process uses any: asking would wake up every GPU."""
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if in_use else []
 
 
 def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers) -> None:
@@ -44,7 +50,7 @@ def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers) ->
     method.load_state_dict(state["method"])
     optimizers.load_state_dict(state["optimizers"])
     torch.set_rng_state(state["rng"]["cpu"])
-    if torch.cuda.is_available() and len(state["rng"]["cuda"]) == torch.cuda.device_count():
+    if len(state["rng"]["cuda"]) == len(_cuda_states()):
         torch.cuda.set_rng_state_all(state["rng"]["cuda"])
 
 
@@ -99,6 +105,7 @@ class Keeper:
         self.minutes, self.asked_to_stop = minutes, asked_to_stop
         self.saved_at = time.monotonic()
         self.good: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
 
     def __call__(self, step: int, outputs: Sequence[Output]) -> None:
         """After step `step`: save if it is time; raise Interrupted if asked to stop."""
@@ -115,8 +122,12 @@ class Keeper:
         self.saved_at = time.monotonic()
 
     def remember(self, done: int) -> None:
-        """Keep a copy of the state in memory: all losses up to here were finite."""
-        self.good = self.capture(done)
+        """Keep a copy of the state in memory, all losses up to here being finite.
+
+        Whether this state is good, too, only the next losses tell; so the one before it is kept as well.
+        """
+        self.good, self.latest = self.latest, self.capture(done)
+        self.good = self.good or self.latest
 
     def save_last_good(self) -> int:
         """Write the remembered state; returns how many steps it has done."""

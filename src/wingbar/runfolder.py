@@ -1,0 +1,129 @@
+"""The folder of a run: whether it may be written to, whose it is, and what the run was made with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wingbar.config import Config
+from wingbar.data.datasets import Source
+from wingbar.data.listing import Listing
+from wingbar.data.store import Store
+from wingbar.settings import changed, from_json, to_json
+from wingbar.types import UserError
+
+__all__ = ["check_folder", "environment", "is_run", "make_folder"]
+
+
+def check_folder(config: Config) -> None:
+    """Refuse a folder that is not ours to write to; nothing is deleted yet."""
+    out, root = Path(config.run.out), Path(config.data.root).expanduser()
+    if not config.run.out:
+        raise UserError("a run needs a folder to write to; give it with --run.out")
+    if any(path.is_file() for path in (out, *out.parents)):
+        raise UserError(f"{out} is a file or below one; give run.out a folder")
+    if config.run.overwrite and config.run.resume:
+        raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
+    if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
+        raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
+    _check_writable(out)
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not config.run.overwrite and not config.run.resume:
+        raise UserError(
+            f"{out} exists; choose another run.out, or say --run.resume to go on, --run.overwrite to start anew"
+        )
+    if not is_run(out):
+        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
+    if config.run.resume:
+        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse a place where nothing can be written, before the work is done that should go there."""
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"{existing} cannot be written to; choose another run.out")
+
+
+def is_run(out: Path) -> bool:
+    """Whether wingbar wrote this folder: its environment, the first file it writes, names us."""
+    try:
+        return "wingbar" in json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+def _check_same(config: Config, before: Config) -> None:
+    """Resuming with other settings would be neither the old run nor a new one."""
+    for part in dataclasses.fields(config):
+        new, old = getattr(config, part.name), getattr(before, part.name)
+        for setting in dataclasses.fields(new):
+            name = f"{part.name}.{setting.name}"
+            differ = getattr(new, setting.name) != getattr(old, setting.name)
+            if differ and (part.name != "run" or setting.name in ("epochs", "seed", "accumulate")):
+                raise UserError(
+                    f"{name} differs from the run in {config.run.out}; use wingbar resume, or another run.out"
+                )
+
+
+def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path:
+    """Make the run's folder, or find it as it was left."""
+    out = Path(config.run.out)
+    if config.run.overwrite and out.exists():
+        _empty(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "config.json").exists():
+        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")))
+    else:
+        kept = changed(config, {"run.overwrite": False, "run.resume": False})
+        _write(out / "environment.json", json.dumps(made_with, indent=2))
+        _write(out / "config.json", to_json(kept))
+    if store.broken:
+        _write(out / "unreadable.txt", "\n".join(f"{bad.path}\t{bad.reason}" for bad in store.broken))
+    return out
+
+
+def _empty(folder: Path) -> None:
+    """Delete what is in a folder, not the folder: it may be a link."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
+
+
+def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:
+    """A run cannot go on with other images than it began with."""
+    for key in ("images", "split"):
+        if now.get(key) != before.get(key):
+            raise UserError(f"the data is not what this run began with: {key} was {before.get(key)}, is {now.get(key)}")
+
+
+def environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
+    """What the run was made with, for whoever wants to make it again."""
+    packages = {name: _version(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
+    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
+    counts = {"images": len(store.images), "unreadable": len(store.broken)}
+    return {"recipe": recipe, **packages, **machine, **counts, **split}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"  # run from a source tree

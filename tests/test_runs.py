@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -119,3 +120,23 @@ def test_an_existing_run_is_not_touched(result, photos):
 def test_resuming_with_other_settings_is_refused(result, photos):
     with pytest.raises(UserError, match=r"synth\.nu differs"):
         wingbar.fit(photos, out=result.out, settings={**SMALL, "synth.nu": 0.1, "run.resume": True})
+
+
+def test_resuming_with_other_images_is_refused(photos, tmp_path):
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings={**SMALL, "run.epochs": 1})
+    shutil.copy(folder / "roll 0" / "0.png", folder / "another.png")
+    with pytest.raises(UserError, match="not what this run began with"):
+        wingbar.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "method, lr, rate", [("moco", None, 0.03), ("simsiam", None, 0.05 / 32), ("simsiam", 0.1, 0.1 / 32)]
+)
+def test_each_method_has_its_own_learning_rate(method, lr, rate, photos, tmp_path):
+    """SimSiam's is per 256 images, and a batch has 8."""
+    settings = {**SMALL, "method.name": method, "method.dim": 16, "optim.lr": lr, "run.epochs": 1, "run.log_every": 1}
+    out = wingbar.fit(photos, out=tmp_path / "run", recipe="intent", settings=settings).out
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert next(line["lr/encoder"] for line in lines if line["stage"] == "train") == pytest.approx(rate)

@@ -9,6 +9,7 @@ from PIL import Image
 from wingbar import runs
 from wingbar.train.checkpoint import Interrupted
 from wingbar.trial import Try, tell_story
+from wingbar.types import UserError
 
 
 def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):
@@ -33,3 +34,12 @@ def test_interrupted_story_goes_on_and_ends_the_same(tmp_path, monkeypatch):
         tell_story(Try(out=tmp_path / "cut", **small))
     monkeypatch.undo()
     assert tell_story(Try(out=tmp_path / "cut", **small))["scores"] == whole["scores"]
+
+
+@pytest.mark.parametrize("name", ["results.json", "try-moco/thesis.txt", "notes.txt"])
+def test_a_folder_with_somebody_elses_files_is_left_alone(name, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match="choose another"):
+        tell_story(Try(out=tmp_path, epochs=1, images=64, classes=2))
+    assert (tmp_path / name).read_text() == "mine"

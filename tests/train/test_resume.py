@@ -168,13 +168,14 @@ def test_accumulated_gradients_enqueue_each_image_once(tmp_path):
     assert len(result.method.base.queue) == 20
 
 
-def test_a_loss_that_is_no_number_saves_the_last_good_state(tmp_path):
-    """The learning rate is absurd: the run stops, names step and term, and what it saved is finite."""
+@pytest.mark.parametrize("every", [1, 2, 7])
+def test_a_loss_that_is_no_number_saves_the_last_good_state(every, tmp_path):
+    """The learning rate is absurd: the run stops, names step and term, and what it saved is from before."""
     out = tmp_path / "run"
     with pytest.raises(NonFiniteLoss, match=r"loss term '\w+' became (nan|inf) at step \d+; .*(lower|raise)") as caught:
-        run(config(out, **{"optim.lr": 1e30, "run.save_minutes": 60.0, "run.log_every": 2}), quiet=True)
+        run(config(out, **{"optim.lr": 1e30, "run.save_minutes": 60.0, "run.log_every": every}), quiet=True)
     place, state = checkpoint.read(out / "checkpoint.pt")
     assert place.step <= caught.value.step
     assert "last good state" in caught.value.__notes__[0]
     tensors = [value for value in state["method"].values() if isinstance(value, torch.Tensor)]
-    assert all(torch.isfinite(value.float()).all() for value in tensors)
+    assert all(value.float().abs().max() < 1e6 for value in tensors)

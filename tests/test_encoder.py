@@ -40,6 +40,8 @@ TORCHVISION = {
     "efficientnet_b0": ("classifier", 1280, True),
     "mobilenet_v2": ("classifier", 1280, True),
     "mobilenet_v3_small": ("classifier", 576, True),
+    "mnasnet0_5": ("classifier", 1280, True),
+    "shufflenet_v2_x0_5": ("fc", 1024, True),
 }
 # name: (width of the vector, side of the image, does the vector equal the map's mean)
 TIMM = {
@@ -354,7 +356,15 @@ def test_hopeless_name_is_refused(name):
         build_encoder(name)
 
 
-@pytest.mark.parametrize("name", ["shufflenet_v2_x0_5", "alexnet"])
+@pytest.mark.parametrize("name, dim", [("vgg11", 512), ("squeezenet1_1", 512), ("alexnet", 256)])
+def test_old_networks_give_the_mean_of_their_last_map(name, dim):
+    encoder, image = made(name), torch.randn(1, 3, 96, 96)
+    assert encoder.dim == dim
+    assert_close(encoder(image).vector, encoder.trunk.features(image).mean(dim=(2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torchvision's, of GoogLeNet's future initialisation
+@pytest.mark.parametrize("name", ["maxvit_t", "googlenet"])
 def test_unreadable_torchvision_model_is_refused_without_offering_it_again(name):
     with pytest.raises(UserError, match=f"cannot read the map of torchvision's {name}") as error:
         build_encoder(name)

@@ -144,6 +144,15 @@ def _read_regnet(trunk: models.RegNet, image: Tensor) -> Encoded:
     return _pooled(trunk.trunk_output(trunk.stem(image)))
 
 
+def _read_mnasnet(trunk: models.MNASNet, image: Tensor) -> Encoded:
+    return _pooled(trunk.layers(image))
+
+
+def _read_shufflenet(trunk: models.ShuffleNetV2, image: Tensor) -> Encoded:
+    stem = trunk.maxpool(trunk.conv1(image))
+    return _pooled(trunk.conv5(trunk.stage4(trunk.stage3(trunk.stage2(stem)))))
+
+
 def _read_vit(trunk: models.VisionTransformer, image: Tensor) -> Encoded:
     """Class token as vector, patch tokens as map; position embeddings are resized to the image, not the model."""
     patches = trunk.conv_proj(image)
@@ -196,6 +205,11 @@ _READERS: tuple[tuple[type[nn.Module], Callable[[Any, Tensor], Encoded], str], .
     (models.EfficientNet, _read_features, "classifier"),
     (models.MobileNetV2, _read_features, "classifier"),
     (models.MobileNetV3, _read_features, "classifier"),
+    (models.MNASNet, _read_mnasnet, "classifier"),
+    (models.ShuffleNetV2, _read_shufflenet, "fc"),
+    (models.VGG, _read_features, "classifier"),
+    (models.SqueezeNet, _read_features, "classifier"),
+    (models.AlexNet, _read_features, "classifier"),
 )
 
 
@@ -232,14 +246,16 @@ def _from_torchvision(name: str) -> Encoder:
     trunk = models.get_model(name, weights=None)
     for family, read, classifier in _READERS:
         if isinstance(trunk, family):
-            dim = _first_linear(trunk.get_submodule(classifier)).in_features
             trunk.set_submodule(classifier, nn.Identity())
-            return Encoder(trunk, read, name=f"torchvision/{name}", dim=dim)
+            return Encoder(trunk, read, name=f"torchvision/{name}", dim=_width(trunk, read))
     raise UserError(f"wingbar cannot read the map of torchvision's {name}; timm may have it, see timm.list_models()")
 
 
-def _first_linear(module: nn.Module) -> nn.Linear:
-    return next(part for part in module.modules() if isinstance(part, nn.Linear))
+@torch.no_grad()
+def _width(trunk: nn.Module, read: Callable[[Any, Tensor], Encoded]) -> int:
+    """How wide the vectors are, by looking at one."""
+    with evaluation_mode(trunk):
+        return read(trunk, torch.zeros(1, 3, 64, 64)).vector.shape[1]
 
 
 def _from_timm(name: str) -> Encoder:

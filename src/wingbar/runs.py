@@ -187,7 +187,7 @@ def _kappa_alarm(*, quiet: bool) -> Callable[[dict[str, Any]], None]:
 
     def listen(line: dict[str, Any]) -> None:
         share = line.get("perturbed/LowVariance")
-        if share in (0.0, 1.0) and line["epoch"] >= 1 and not said and not quiet:
+        if share in (0.0, 1.0) and line["epoch"] > 2 and not said and not quiet:
             said.append(share)
             print(f"note: synth.kappa separates nothing, {share:.0%} of the dimensions are below it", file=sys.stderr)
 

@@ -45,16 +45,15 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
     Torchvision's names are like IMAGENET1K_V1, timm's are the tag after the model's dot (a1_in1k); both may be fetched
     by the library. A file says in its metadata whether it is in the caffe layout.
     """
-    if weights == "random":
-        return build_encoder(name, freeze_statistics=freeze_statistics)
     path = Path(weights).expanduser()
     if path.exists() or path.suffix in FILE_ENDINGS:
         found, metadata = _read_file(path)
-    else:
-        encoder = build_encoder(name)
-        found, metadata = _fetch(encoder.name, weights), {}
-    encoder = build_encoder(name, layout=_layout(metadata), freeze_statistics=freeze_statistics)
-    _load(encoder, found, weights)
+        encoder = build_encoder(name, layout=_layout(metadata), freeze_statistics=freeze_statistics)
+        _load(encoder, found, weights)
+        return encoder
+    encoder = build_encoder(name, freeze_statistics=freeze_statistics)
+    if weights != "random":
+        _load(encoder, _fetch(encoder.name, weights), weights)
     return encoder
 
 
@@ -103,13 +102,9 @@ def _fetch(name: str, weights: str) -> Weights:
     library, _, bare = name.partition("/")
     try:
         if library == "torchvision":
-            trunk: Any = models.get_model(bare, weights=models.get_weight(f"{_enum(bare)}.{weights}"))
-        else:
-            trunk = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
-            _check_pixels(trunk.pretrained_cfg, weights)
-        return dict(trunk.state_dict())
-    except UserError:
-        raise
+            chosen = models.get_weight(f"{_enum(bare)}.{weights}")
+            return dict(models.get_model(bare, weights=chosen).state_dict())
+        trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
     except (ValueError, KeyError, RuntimeError) as error:
         raise UserError(
             f"{name} has no weights called {weights!r} and no file of that name exists ({error})"
@@ -118,6 +113,8 @@ def _fetch(name: str, weights: str) -> Weights:
         raise UserError(
             f"the weights {weights!r} of {name} could not be fetched ({error}); give a local file"
         ) from error
+    _check_pixels(trunk.pretrained_cfg, weights)
+    return dict(trunk.state_dict())
 
 
 def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms import functional as TF
 
-from wingbar.data import views
+from wingbar.data import colour, geometry, views
 from wingbar.data.views import Augment, Recipe
 from wingbar.types import UserError
 
@@ -31,7 +31,7 @@ def stored(count: int, side: int, *, seed: int = 0) -> torch.Tensor:
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
-    return TF.normalize(images, views.MEAN, views.STD)
+    return TF.normalize(images, colour.MEAN, colour.STD)
 
 
 def same_distribution(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -55,7 +55,7 @@ def test_resample_is_crop_then_antialiased_resize(size, dtype, tolerance):
         TF.resized_crop(image, top, left, height, width, [size, size], InterpolationMode.BILINEAR, antialias=True)
         for image, (left, top, width, height) in zip(images, pixels, strict=True)
     ]
-    assert_close(views.resample(images, boxes, size=size), torch.stack(expected), atol=tolerance, rtol=0)
+    assert_close(geometry.resample(images, boxes, size=size), torch.stack(expected), atol=tolerance, rtol=0)
 
 
 def test_resample_sees_nothing_outside_the_box():
@@ -63,13 +63,13 @@ def test_resample_sees_nothing_outside_the_box():
     images[..., 10:20, 4:12] = 0.5
     boxes = torch.tensor([[4.0, 10.0, 8.0, 10.0]]) / 32
     for size in (3, 40):
-        assert_close(views.resample(images, boxes, size=size), torch.full((1, 3, size, size), 0.5))
+        assert_close(geometry.resample(images, boxes, size=size), torch.full((1, 3, size, size), 0.5))
 
 
 def test_resample_of_a_fractional_box_reads_a_ramp_at_the_right_places():
     ramp = (torch.arange(64) + 0.5).expand(1, 3, 64, 64).double()
     boxes = torch.tensor([[0.213, 0.4, 0.31, 0.17]])
-    row = views.resample(ramp, boxes, size=80)[0, 0, 40]
+    row = geometry.resample(ramp, boxes, size=80)[0, 0, 40]
     places = 64 * (boxes[0, 0] + boxes[0, 2] * (torch.arange(80) + 0.5) / 80).double()
     inner = slice(8, -8)  # at the ends the box's own edge counts
     assert_close(row[inner], places[inner], atol=1e-5, rtol=0)
@@ -78,10 +78,10 @@ def test_resample_of_a_fractional_box_reads_a_ramp_at_the_right_places():
 def test_flip_mirrors_and_the_whole_box_at_the_same_size_changes_nothing():
     images, flip = pictures(3, 40), torch.tensor([True, False, True])
     boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.1, 0.2, 0.5, 0.6], [0.25, 0.1, 0.5, 0.3]])
-    straight, flipped = (views.resample(images, boxes, size=40, flip=turn) for turn in (None, flip))
+    straight, flipped = (geometry.resample(images, boxes, size=40, flip=turn) for turn in (None, flip))
     assert torch.equal(straight[0], images[0])
     assert torch.equal(flipped, torch.where(flip[:, None, None, None], straight.flip(-1), straight))
-    central = views.resample(images[2:].flip(-1), boxes[2:], size=40)
+    central = geometry.resample(images[2:].flip(-1), boxes[2:], size=40)
     assert_close(central, flipped[2:], atol=1e-5, rtol=0)
 
 
@@ -95,7 +95,7 @@ def test_crop_boxes_are_distributed_as_torchvisions(aspect, scale):
     drawn = [RandomResizedCrop.get_params(canvas, list(scale), [3 / 4, 4 / 3]) for _ in range(count)]
     top, left, tall, wide = torch.tensor(drawn).double().T
     theirs = torch.stack([left / width, top / height, wide / width, tall / height])
-    ours = views.crop_boxes(torch.full((count,), aspect), seeded(), scale=scale).double().T
+    ours = geometry.crop_boxes(torch.full((count,), aspect), seeded(), scale=scale).double().T
     features = ([box[2] * box[3], (aspect * box[2] / box[3]).log(), box[0], box[1]] for box in (ours, theirs))
     for mine, other in zip(*features, strict=True):
         # torchvision rounds to pixels: without that, its exact fallback boxes would not tie with ours
@@ -104,7 +104,7 @@ def test_crop_boxes_are_distributed_as_torchvisions(aspect, scale):
 
 def test_a_box_that_never_fits_becomes_the_central_one():
     aspect = torch.tensor([4.0, 0.25, 1.0])
-    boxes = views.crop_boxes(aspect, seeded(), scale=(1.0, 1.0))
+    boxes = geometry.crop_boxes(aspect, seeded(), scale=(1.0, 1.0))
     assert_close(boxes[0], torch.tensor([1 / 3, 0, 1 / 3, 1]))
     assert_close(boxes[1], torch.tensor([0, 1 / 3, 1, 1 / 3]))
     assert_close(boxes[2], torch.tensor([0.0, 0, 1, 1]))
@@ -112,7 +112,7 @@ def test_a_box_that_never_fits_becomes_the_central_one():
 
 def test_boxes_stay_inside():
     aspect = torch.linspace(0.3, 3, 5000)
-    left, top, width, height = views.crop_boxes(aspect, seeded(), scale=(0.08, 1.0)).T
+    left, top, width, height = geometry.crop_boxes(aspect, seeded(), scale=(0.08, 1.0)).T
     for start, length in ((left, width), (top, height)):
         assert start.min() >= 0 and length.min() > 0 and (start + length).max() <= 1 + 1e-6
 
@@ -122,11 +122,11 @@ def test_boxes_stay_inside():
 ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
 
 
-@pytest.mark.parametrize("kind", [views.BRIGHTNESS, views.CONTRAST, views.SATURATION])
+@pytest.mark.parametrize("kind", [colour.BRIGHTNESS, colour.CONTRAST, colour.SATURATION])
 def test_tone_is_torchvisions(kind):
     images, factor = pictures(9, 20), torch.linspace(0, 2, 9)
     expected = [ADJUST[kind](image, float(by)) for image, by in zip(images, factor, strict=True)]
-    assert_close(views.tone(images, torch.full((9,), kind), factor), torch.stack(expected), atol=1e-6, rtol=0)
+    assert_close(colour.tone(images, torch.full((9,), kind), factor), torch.stack(expected), atol=1e-6, rtol=0)
 
 
 def test_hue_is_torchvisions_over_the_whole_colour_cube():
@@ -134,14 +134,14 @@ def test_hue_is_torchvisions_over_the_whole_colour_cube():
     cube = torch.stack(torch.meshgrid(levels, levels, levels, indexing="ij")).view(3, 17, 289)
     turns = torch.linspace(-0.5, 0.5, 25)
     expected = torch.stack([TF.adjust_hue(cube, float(by)) for by in turns])
-    assert_close(views.hue(cube.expand(25, -1, -1, -1), turns), expected, atol=2e-6, rtol=0)
+    assert_close(colour.hue(cube.expand(25, -1, -1, -1), turns), expected, atol=2e-6, rtol=0)
 
 
 def test_hue_turns_red_to_green_to_blue():
     red, green, blue = torch.eye(3).view(3, 1, 3, 1, 1)
     third = torch.tensor([1 / 3])
-    assert_close(views.hue(red, third), green)
-    assert_close(views.hue(red, -third), blue)
+    assert_close(colour.hue(red, third), green)
+    assert_close(colour.hue(red, -third), blue)
 
 
 def test_jitter_makes_its_changes_in_each_images_own_order():
@@ -151,20 +151,20 @@ def test_jitter_makes_its_changes_in_each_images_own_order():
     before, expected = images.clone(), []
     for image, changes, order in zip(images, change.tolist(), orders.tolist(), strict=True):
         for kind in order:
-            image = ADJUST[kind](image, changes[kind] + (kind != views.HUE))  # noqa: PLW2901
+            image = ADJUST[kind](image, changes[kind] + (kind != colour.HUE))  # noqa: PLW2901
         expected.append(image)
-    assert_close(views.jitter(images, change, orders), torch.stack(expected), atol=5e-6, rtol=0)
+    assert_close(colour.jitter(images, change, orders), torch.stack(expected), atol=5e-6, rtol=0)
     assert torch.equal(images, before)
 
 
 def test_jitter_of_no_change_changes_nothing():
     images, order = pictures(4, 12), torch.arange(4).expand(4, 4)
-    assert torch.equal(views.jitter(images, torch.zeros(4, 4), order), images)
+    assert torch.equal(colour.jitter(images, torch.zeros(4, 4), order), images)
 
 
 def test_drawn_jitter_is_uniform_in_amount_order_and_chance():
     count, strength = 12000, (0.4, 0.3, 0.2, 0.1)
-    change, order = views.draw_jitter(count, seeded(), strength=strength, p=0.8)
+    change, order = colour.draw_jitter(count, seeded(), strength=strength, p=0.8)
     drawn = change.ne(0).any(dim=1)
     assert drawn.float().mean().item() == pytest.approx(0.8, abs=0.015)
     for most, values in zip(strength, change[drawn].T, strict=True):
@@ -179,15 +179,15 @@ def test_drawn_jitter_is_uniform_in_amount_order_and_chance():
 def test_grey_is_torchvisions_and_grey_has_no_saturation():
     images = pictures(3, 16)
     greys = TF.rgb_to_grayscale(images, num_output_channels=3)
-    assert_close(views.grey(images).expand_as(images), greys, atol=1e-6, rtol=0)
-    kind, factor = torch.full((3,), views.SATURATION), torch.tensor([0.0, 0.5, 1.4])
-    assert_close(views.tone(greys, kind, factor), greys, atol=1.1e-4, rtol=0)  # the weights of luma add up to 0.9999
+    assert_close(colour.grey(images).expand_as(images), greys, atol=1e-6, rtol=0)
+    kind, factor = torch.full((3,), colour.SATURATION), torch.tensor([0.0, 0.5, 1.4])
+    assert_close(colour.tone(greys, kind, factor), greys, atol=1.1e-4, rtol=0)  # the weights of luma add up to 0.9999
 
 
 def test_solarise_and_normalise_are_torchvisions():
     images = pictures(3, 16)
-    assert torch.equal(views.solarise(images), TF.solarize(images, 128 / 255))
-    assert_close(views.normalise(images), normalised(images), atol=1e-6, rtol=0)
+    assert torch.equal(colour.solarise(images), TF.solarize(images, 128 / 255))
+    assert_close(colour.normalise(images), normalised(images), atol=1e-6, rtol=0)
 
 
 # ---- blur
@@ -197,18 +197,18 @@ def test_solarise_and_normalise_are_torchvisions():
 def test_blur_is_torchvisions(side, kernel):
     sigma = torch.tensor([0.1, 0.37, 1.0, 2.0])
     images = pictures(len(sigma), side)
-    assert 2 * views.blur_radius(side) + 1 == kernel
+    assert 2 * geometry.blur_radius(side) + 1 == kernel
     expected = [TF.gaussian_blur(image, [kernel, kernel], float(by)) for image, by in zip(images, sigma, strict=True)]
-    assert_close(views.gaussian_blur(images, sigma), torch.stack(expected), atol=2e-6, rtol=0)
+    assert_close(geometry.gaussian_blur(images, sigma), torch.stack(expected), atol=2e-6, rtol=0)
 
 
 def test_blur_of_no_width_changes_nothing():
     images = pictures(2, 30)
-    assert torch.equal(views.gaussian_blur(images, torch.zeros(2)), images)
+    assert torch.equal(geometry.gaussian_blur(images, torch.zeros(2)), images)
 
 
 def test_drawn_sigma_is_uniform_where_it_is_drawn():
-    sigma = views.draw_sigma(12000, seeded(), span=(0.1, 2.0), p=0.5)
+    sigma = geometry.draw_sigma(12000, seeded(), span=(0.1, 2.0), p=0.5)
     assert sigma.gt(0).float().mean().item() == pytest.approx(0.5, abs=0.02)
     assert same_distribution(sigma[sigma > 0], torch.linspace(0.1, 2.0, 5000))
 
@@ -232,7 +232,7 @@ def chain(image: torch.Tensor, index: int, draw: views.Draw, pixels: torch.Tenso
     image = TF.resized_crop(image, top, left, height, width, [24, 24], antialias=True)
     image = TF.hflip(image) if draw.flip[index] else image
     for kind in draw.order[index].tolist():
-        image = ADJUST[kind](image, draw.change[index, kind].item() + (kind != views.HUE))
+        image = ADJUST[kind](image, draw.change[index, kind].item() + (kind != colour.HUE))
     image = TF.rgb_to_grayscale(image, 3) if draw.grey[index] else image
     image = TF.gaussian_blur(image, [3, 3], draw.sigma[index].item()) if draw.sigma[index] > 0 else image
     return normalised(TF.solarize(image, 128 / 255) if draw.solarise[index] else image)
@@ -264,7 +264,7 @@ def test_images_are_drawn_independently():
 
 def test_views_lie_in_the_normalised_range():
     for view in views.asymmetric(size=32)(stored(64, 48), torch.ones(64), seeded()):
-        values = view * torch.tensor(views.STD).view(3, 1, 1) + torch.tensor(views.MEAN).view(3, 1, 1)
+        values = view * torch.tensor(colour.STD).view(3, 1, 1) + torch.tensor(colour.MEAN).view(3, 1, 1)
         assert -1e-5 <= values.min() < 0.05 and 0.95 < values.max() <= 1 + 1e-5
 
 
@@ -277,7 +277,7 @@ def test_probabilities_of_nought_and_one():
         draw = recipe.draw(aspect, seeded())._replace(boxes=whole)
         assert_close(recipe.apply(images / 255, draw), normalised(expected / 255), atol=1e-6, rtol=0)
     (greyed,) = Augment((replace(still, grey_p=1.0, solarise_p=1.0, blur_p=1.0),))(images, aspect, seeded())
-    planes = greyed * torch.tensor(views.STD).view(3, 1, 1) + torch.tensor(views.MEAN).view(3, 1, 1)
+    planes = greyed * torch.tensor(colour.STD).view(3, 1, 1) + torch.tensor(colour.MEAN).view(3, 1, 1)
     assert_close(planes[:, 0], planes[:, 2], atol=1e-5, rtol=0)
 
 
@@ -334,6 +334,16 @@ def test_other_mistakes_are_user_errors():
         views.multicrop(local=-1)
     with pytest.raises(UserError, match="resize"):
         views.centre(stored(1, 32), torch.ones(1), size=16, resize=0.5)
+
+
+def test_dense_and_banded_products_agree():
+    """A GPU multiplies by the whole matrix, a CPU mixes the band's rows."""
+    images, boxes = pictures(5, 32), geometry.crop_boxes(torch.ones(5), seeded(), scale=(0.1, 1.0))
+    left, top, width, height = boxes.T
+    steps = torch.arange(24).expand(5, -1)
+    down, across = (geometry._triangles(*span, steps, side=32) for span in ((top, height), (left, width)))
+    dense = geometry._dense(down, 32) @ (images @ geometry._dense(across, 32).mT)
+    assert_close(dense, geometry.resample(images, boxes, size=24), atol=1e-6, rtol=0)
 
 
 @pytest.mark.gpu

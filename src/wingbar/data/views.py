@@ -1,29 +1,27 @@
 """Batched augmentation: stored squares become normalised views, every image under its own random draw.
 
-An operation is a pure function of float images in [0, 1] and of parameters, one row per image. A `Recipe` draws them
-and strings operations into one view; an `Augment` has a recipe per view and is a `wingbar.types.Views`. The same code
-runs on the CPU and on CUDA, where it never makes the host wait for the device.
+An operation (`geometry`, `colour`) is a pure function of float images in [0, 1] and of parameters, one row per image.
+A `Recipe` draws them and strings operations into one view; an `Augment` has a recipe per view and is a
+`wingbar.types.Views`. The same code runs on the CPU and on CUDA, where it never makes the host wait for the device.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
-from torch.nn import functional as F
 
-from wingbar.types import MEAN, STD, UserError
+from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
+from wingbar.data.geometry import Range, central_boxes, crop_boxes, draw_sigma, gaussian_blur, resample
+from wingbar.types import UserError
 
-LUMA = (0.2989, 0.587, 0.114)  # what red, green and blue add to grey
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+__all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "moco", "multicrop", "plain"]
+
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead
 
-Range = tuple[float, float]
 Stored = UInt8[Tensor, "batch 3 side side"]
 Images = Float[Tensor, "batch 3 height width"]
 View = Float[Tensor, "batch 3 {size} {size}"]
@@ -31,7 +29,6 @@ Other = Float[Tensor, "batch 3 _ _"]  # images of another size
 Boxes = Float[Tensor, "batch 4"]  # left, top, width, height, in fractions of the image
 Number = Float[Tensor, " batch"]
 Chosen = Bool[Tensor, " batch"]
-Taps = tuple[Int[Tensor, "#batch out taps"], Float[Tensor, "batch #out taps"]]  # rows to mix for each new row; weights
 
 
 class Draw(NamedTuple):
@@ -84,11 +81,11 @@ class Recipe:
         if self.jitter_p:
             view = jitter(view, draw.change, draw.order)
         if self.grey_p:
-            view = _only(draw.grey, grey, view)
+            view = only(draw.grey, grey, view)
         if self.blur_p:
-            view = _only(draw.sigma > 0, gaussian_blur, view, draw.sigma)
+            view = only(draw.sigma > 0, gaussian_blur, view, draw.sigma)
         if self.solarise_p:
-            view = _only(draw.solarise, solarise, view)
+            view = only(draw.solarise, solarise, view)
         return normalise(view)
 
 
@@ -97,21 +94,28 @@ class Augment:
     """A `Views`: one recipe per view, so that several sizes make a multi-crop. The generator's state decides all."""
 
     recipes: tuple[Recipe, ...]
+    apply: Callable[[Recipe, Images, Draw], Other] = Recipe.apply  # on a GPU its compiled form is several times faster
 
     def __post_init__(self) -> None:
         _require(len(self.recipes) > 0, "no recipe makes no view; give Augment at least one Recipe")
 
     def __call__(self, images: Stored, aspect: Number, generator: Generator) -> tuple[Other, ...]:
         """Normalised views; `aspect` is the original's width / height, whatever square it is stored in."""
-        count, sizes = len(images), [recipe.size for recipe in self.recipes]
         draws = [recipe.draw(aspect, generator) for recipe in self.recipes]
-        views = tuple(torch.empty(count, 3, size, size, device=images.device) for size in sizes)
-        step = max(count if images.is_cuda else CACHE // (3 * max(sizes) ** 2), 1)  # CUDA wants large kernels
-        for rows in (slice(first, first + step) for first in range(0, count, step)):
-            pixels = images[rows] / 255
-            for recipe, draw, view in zip(self.recipes, draws, views, strict=True):
-                view[rows] = recipe.apply(pixels, Draw(*(parameter[rows] for parameter in draw)))
-        return views
+        if images.is_cuda:  # wants large kernels
+            return self._views(images, draws)
+        step = max(CACHE // (3 * max(recipe.size for recipe in self.recipes) ** 2), 1)
+        chunks = zip(torch.split(images, step), *(_split(draw, step) for draw in draws), strict=True)
+        return tuple(map(torch.cat, zip(*(self._views(pixels, own) for pixels, *own in chunks), strict=True)))
+
+    def _views(self, images: Stored, draws: Sequence[Draw]) -> tuple[Other, ...]:
+        pixels = images / 255
+        return tuple(self.apply(recipe, pixels, draw) for recipe, draw in zip(self.recipes, draws, strict=True))
+
+
+def _split(draw: Draw, step: int) -> list[Draw]:
+    """A draw cut into draws of `step` images."""
+    return [Draw(*parts) for parts in zip(*(torch.split(parameter, step) for parameter in draw), strict=True)]
 
 
 def moco(*, size: int = 224, count: int = 2, scale: Range = (0.2, 1.0)) -> Augment:
@@ -136,162 +140,14 @@ def plain(images: Stored, *, size: int) -> View:
     """Stored images squashed to a square of `size`, normalised: what the decoder must reproduce."""
     pixels, whole = images / 255, torch.ones(len(images), device=images.device)
     same = images.shape[-1] == size
-    return normalise(pixels if same else resample(pixels, _central(whole, whole), size=size))
+    return normalise(pixels if same else resample(pixels, central_boxes(whole, whole), size=size))
 
 
 def centre(images: Stored, aspect: Number, *, size: int, resize: float = 256 / 224) -> View:
     """Middles of the originals, normalised: shorter side to `resize` · `size` pixels, then the central square."""
     _require(resize >= 1, f"resize {resize} would crop more than there is; give at least 1")
-    boxes = _central((1 / aspect).clamp(max=1) / resize, aspect.clamp(max=1) / resize)
+    boxes = central_boxes((1 / aspect).clamp(max=1) / resize, aspect.clamp(max=1) / resize)
     return normalise(resample(images / 255, boxes, size=size))
-
-
-def crop_boxes(aspect: Number, generator: Generator, *, scale: Range, ratio: Range = (3 / 4, 4 / 3)) -> Boxes:
-    """Random crops, area and log of width / height uniform: the first of ten that fits, else the central one."""
-    area, shape, left, top = torch.rand(4, len(aspect), 10, generator=generator, device=generator.device)
-    area = scale[0] + (scale[1] - scale[0]) * area
-    shape = ratio[0] * (ratio[1] / ratio[0]) ** shape / aspect[:, None]
-    width, height = (area * shape).sqrt(), (area / shape).sqrt()
-    tries = torch.stack([left * (1 - width), top * (1 - height), width, height], dim=-1)
-    # The central box is an eleventh try that always fits, so the first that fits is the answer in every case.
-    central = _central((ratio[1] / aspect).clamp(max=1), (aspect / ratio[0]).clamp(max=1))
-    boxes = torch.cat([tries, central[:, None]], dim=1)
-    first = (boxes[..., 2:] <= 1).all(dim=-1).int().argmax(dim=1)
-    return boxes[torch.arange(len(boxes), device=boxes.device), first]
-
-
-def _central(width: Number, height: Number) -> Boxes:
-    return torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
-
-
-def resample(images: Images, boxes: Boxes, *, size: int, flip: Chosen | None = None) -> View:
-    """The boxes cropped, resized to squares by anti-aliased bilinear filters, and mirrored where `flip`."""
-    left, top, width, height = boxes.to(images).T
-    steps = torch.arange(size, device=images.device).expand(len(images), -1)
-    mirrored = steps if flip is None else torch.where(flip[:, None], size - 1 - steps, steps)
-    down = _triangles(top, height, steps, side=images.shape[2])
-    across = _triangles(left, width, mirrored, side=images.shape[3])
-    return _separable(images, down, across)
-
-
-def _triangles(start: Number, length: Number, steps: Int[Tensor, "batch out"], *, side: int) -> Taps:
-    """Triangle filters of weight one at the `steps`, of `out`, of an interval in fractions of `side` pixels."""
-    start, length = start[:, None, None] * side, length[:, None, None] * side
-    step = length / steps.shape[1]
-    middle = start + (steps[..., None] + 0.5) * step
-    reach = step.clamp(min=1)  # half the triangle's base, never less than a pixel
-    count = math.ceil(2 * max(side / steps.shape[1], 1))  # pixels whose centre is within reach, at most
-    pixel = (middle - reach + 0.5).floor() + torch.arange(count, device=steps.device)
-    inside = torch.minimum(pixel + 1, start + length) - torch.maximum(pixel, start)  # nothing outside the box is seen
-    weight = (1 - (pixel + 0.5 - middle).abs() / reach).clamp(min=0) * inside.clamp(0, 1)
-    return pixel.long().clamp(0, side - 1), weight / weight.sum(dim=-1, keepdim=True)
-
-
-def _separable(images: Images, down: Taps, across: Taps) -> Other:
-    """D · image · Aᵀ, with the two banded matrices of each image."""
-    return _mix_rows(_mix_rows(images, down).mT, across).mT.contiguous()
-
-
-def _mix_rows(images: Images, taps: Taps) -> Float[Tensor, "batch 3 _ width"]:
-    """Weighted sums of rows, as bags of embeddings: they touch the band alone, a tenth of a dense product's time."""
-    (batch, channels, height, width), (row, weight) = images.shape, taps
-    first = torch.arange(0, batch * channels * height, height, device=images.device).view(batch, channels, 1, 1)
-    bags = (first + row[:, None]).flatten(0, 2)
-    weights = weight[:, None].expand(batch, channels, row.shape[1], -1).flatten(0, 2)
-    mixed = F.embedding_bag(bags, images.reshape(-1, width), per_sample_weights=weights, mode="sum")
-    return mixed.view(batch, channels, -1, width)
-
-
-def draw_jitter(
-    count: int, generator: Generator, *, strength: tuple[float, float, float, float], p: float
-) -> tuple[Float[Tensor, "{count} 4"], Int[Tensor, "{count} 4"]]:
-    """Changes of brightness, contrast, saturation, hue, uniform in ± `strength`, but 0 at 1 − `p`; and their order."""
-    units = torch.rand(4, count, generator=generator, device=generator.device) * 2 - 1
-    drawn = draw_chance(count, generator, p=p)
-    change = torch.stack([most * unit * drawn for most, unit in zip(strength, units, strict=True)], dim=1)
-    return change, torch.rand(count, 4, generator=generator, device=generator.device).argsort(dim=1)
-
-
-def jitter(images: Images, change: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"]) -> Images:
-    """Brightness, contrast, saturation and hue changed, in each image's own order."""
-    for kind, amount in zip(order.T, change.gather(1, order).T, strict=True):
-        images = tone(images, kind, 1 + amount * (kind != HUE))
-        images = _only((kind == HUE) & (amount != 0), hue, images, amount)
-    return images
-
-
-def tone(images: Images, kind: Int[Tensor, " batch"], factor: Number) -> Images:
-    """Brightness, contrast or saturation, as `kind` says: `factor` times as far from black, mean grey or own grey."""
-    luma = grey(images)
-    mean = luma.mean(dim=(2, 3), keepdim=True)
-    contrast, saturation = ((kind == one).to(images).view(-1, 1, 1, 1) for one in (CONTRAST, SATURATION))
-    return torch.lerp(luma.mul_(saturation).add_(contrast * mean), images, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
-
-
-def hue(images: Images, turns: Number) -> Images:
-    """The hue turned around the colour circle; value and saturation stay."""
-    red, green, blue = (images[:, channel, None] for channel in range(3))
-    high, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
-    sixths = (high - red).add_(green).add_(blue).sub_(low, alpha=2).div_((high - low).clamp_(min=1e-12))
-    turn = torch.copysign(sixths, green - blue).div_(6).add_(turns.view(-1, 1, 1, 1))  # from red; blue lies behind it
-    away = turn - torch.arange(3, device=images.device).view(3, 1, 1) / 3
-    away = away.sub_(away.round()).abs_().mul_(6)  # from red, green, blue: one is full up to 1 away, off from 2 on
-    return torch.lerp(high, low, away.sub_(1).clamp_(0, 1))
-
-
-def grey(images: Images) -> Float[Tensor, "batch 1 height width"]:
-    """The luma of each pixel."""
-    red, green, blue = (images[:, channel, None] for channel in range(3))
-    return (LUMA[0] * red).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
-
-
-def draw_sigma(count: int, generator: Generator, *, span: Range, p: float) -> Float[Tensor, " {count}"]:
-    """Standard deviations of blurs in pixels, uniform in `span`, but 0 at 1 − `p`."""
-    unit = torch.rand(count, generator=generator, device=generator.device)
-    return (span[0] + (span[1] - span[0]) * unit) * draw_chance(count, generator, p=p)
-
-
-def gaussian_blur(images: Float[Tensor, "batch 3 side side"], sigma: Number) -> Float[Tensor, "batch 3 side side"]:
-    """Each image under a Gaussian of its own `sigma` pixels (0: as it was), cut at `blur_radius`, reflected outside."""
-    last, radius = images.shape[-1] - 1, blur_radius(images.shape[-1])
-    offset = torch.arange(-radius, radius + 1, device=images.device)
-    row = torch.arange(last + 1, device=images.device)[:, None] + offset
-    weight = torch.softmax(-0.5 * (offset / sigma.to(images).clamp(min=1e-3)[:, None, None]) ** 2, dim=-1)
-    taps = (last - (last - row.abs()).abs())[None], weight
-    return _separable(images, taps, taps)
-
-
-def blur_radius(size: int) -> int:
-    """Pixels to either side that a blur sees, a twentieth of the image: 11 at 224, so SimCLR's kernel of 23."""
-    return max(round(size / 20), 1)
-
-
-def solarise(images: Images) -> Images:
-    """The negative of every value in the brighter half."""
-    return torch.where(images >= 128 / 255, 1 - images, images)
-
-
-def normalise(images: Images) -> Images:
-    """ImageNet-normalised: over that data set, mean 0 and deviation 1 in each channel."""
-    images = images.clone()
-    for plane, mean, std in zip(images.unbind(1), MEAN, STD, strict=True):
-        plane.sub_(mean).div_(std)
-    return images
-
-
-def draw_chance(count: int, generator: Generator, *, p: float) -> Bool[Tensor, " {count}"]:
-    """True with probability `p`, for each image."""
-    return torch.rand(count, generator=generator, device=generator.device) < p
-
-
-def _only(drawn: Chosen, operation: Callable[..., Tensor], images: Tensor, *parameters: Tensor) -> Tensor:
-    """`operation` on the `drawn` images, the others as they were; may write into `images`."""
-    if images.is_cuda:  # on all, then choose: counting the drawn ones would make the host wait for the device
-        return torch.where(drawn.view(-1, 1, 1, 1), operation(images, *parameters), images)
-    rows = drawn.nonzero()[:, 0]
-    if len(rows):
-        images[rows] = operation(*(each.index_select(0, rows) for each in (images, *parameters)))
-    return images
 
 
 def _require(held: bool, otherwise: str) -> None:

@@ -20,7 +20,7 @@ LAYERS = (
     {"recipes"},
     {"runfolder"},
     {"runs"},
-    {"trial"},
+    {"trial", "bench"},
     {"cli"},
     {"__main__"},
 )

@@ -8,7 +8,15 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torchvision.transforms.functional import normalize
 
-from wingbar.decoder import DECODERS, MirrorDecoder, linear_pixels, signed_pixels, tiny_decoder, unit_pixels
+from wingbar.decoder import (
+    DECODERS,
+    MirrorDecoder,
+    at_size_of,
+    linear_pixels,
+    signed_pixels,
+    tiny_decoder,
+    unit_pixels,
+)
 from wingbar.types import UserError
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -37,14 +45,34 @@ def test_output_has_exactly_the_asked_size(name, size):
 
 
 @pytest.mark.parametrize(
-    "size, offered",
-    [(223, "192 or 224"), (100, "96 or 128"), (48, "32 or 64"), (10, "32 or 64"), (0, "32"), (-32, "32")],
+    "name, size, offered",
+    [
+        *(("mirror", *case) for case in [(223, "192 or 224"), (112, "96 or 128"), (48, "32 or 64"), (10, "32 or 64")]),
+        *(("light", *case) for case in [(223, "208 or 224"), (100, "96 or 112"), (10, "16 or 32"), (0, "32")]),
+        *(("tiny", *case) for case in [(223, "208 or 224"), (-32, "32")]),
+    ],
 )
-@pytest.mark.parametrize("name", DECODERS)
 def test_impossible_size_is_refused_with_the_nearest_possible_ones(name, size, offered):
     with pytest.raises(UserError, match=rf"images of {size} px.* {offered}") as error:
         DECODERS[name](24, size)
     assert "\n" not in str(error.value)
+
+
+def test_half_size_is_the_light_decoder_without_its_last_stage():
+    half, full = DECODERS["light"](24, 112), DECODERS["light"](24, 224)
+    assert half.start == full.start == 7
+    assert [name for name, _ in half.stages.named_parameters()] == [
+        name for name, _ in full.stages.named_parameters() if not name.startswith("4.")
+    ]
+    with torch.no_grad():
+        assert half(features(2)).shape == (2, 3, 112, 112)
+
+
+def test_a_target_is_averaged_down_to_what_was_rebuilt():
+    image = torch.rand(2, 3, 8, 8)
+    by_hand = image.view(2, 3, 4, 2, 4, 2).mean(dim=(3, 5))
+    torch.testing.assert_close(at_size_of(torch.zeros(2, 3, 4, 4), image), by_hand)
+    assert at_size_of(image, image) is image
 
 
 def test_mirror_has_the_parameters_of_the_specification():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
-from wingbar.machine import compile_parts, will_compile
+from wingbar.machine import compile_parts, on_gpu_compiled, will_compile
 from wingbar.methods import METHODS, Rebuild, SimSiam, SynthPairs, moco, synth
 from wingbar.train import optim
 from wingbar.types import STD, UserError
@@ -31,7 +32,9 @@ from wingbar.weights import encoder_with_weights
 __all__ = [
     "Stage",
     "build_method",
+    "build_optimizers",
     "build_stages",
+    "place",
     "plain_images",
 ]
 
@@ -123,7 +126,8 @@ def _contrast(config: Config, temperature: float) -> dict[str, Any]:
 
 
 def _synth(config: Config, base: Any) -> SynthPairs:
-    dim, size = base.encoder.dim, config.data.size
+    dim, size = base.encoder.dim, round(config.decoder.scale * config.data.size)
+    check_size(base.encoder, size)
     decode = decoder.DECODERS[config.decoder.name](dim, size, pixels=PIXELS[config.readings.pixels])
     return SynthPairs(
         base,
@@ -208,12 +212,18 @@ def _rebuild_loss(pixels: str) -> Callable[[Tensor, Tensor], Tensor]:
 # --- the stages of a run ---------------------------------------------------------------------------------------------
 
 
-def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
-    """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
+def place(config: Config, method: Any, device: torch.device) -> Any:
+    """The method on the device, in the memory layout and compiled as asked."""
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
     if will_compile(config):
         compile_parts(method)
+    return method
+
+
+def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
+    """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
+    place(config, method, device)
     on_device = to_device(store, device)
     training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
     if not config.synth.on or not config.decoder.epochs:
@@ -228,21 +238,25 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
 
 
-def _views(config: Config) -> Any:
+def _views(config: Config) -> views.Augment:
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
-        return views.moco(size=data.size, count=data.view_count, scale=scale)
-    if data.view_count != 2:
+        augment = views.moco(size=data.size, count=data.view_count, scale=scale)
+    elif data.view_count != 2:
         raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
-    return views.asymmetric(size=data.size, scale=scale)
+    else:
+        augment = views.asymmetric(size=data.size, scale=scale)
+    return replace(augment, apply=on_gpu_compiled(config, augment.apply))
 
 
 def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
     """The un-augmented image the decoder must reproduce (A32)."""
     size = config.data.size
     if config.data.plain == "centre":
-        return lambda images, aspect: views.centre(images, aspect, size=size)
-    return lambda images, aspect: views.plain(images, size=size)
+        centre = on_gpu_compiled(config, views.centre)
+        return lambda images, aspect: centre(images, aspect, size=size)
+    plain = on_gpu_compiled(config, views.plain)
+    return lambda images, aspect: plain(images, size=size)
 
 
 def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> Batches:
@@ -258,12 +272,17 @@ def _rate(config: Config) -> float:
 
 
 def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
-    optimizers = optim.build_optimizers(
+    decoder = config.decoder.optimizer if name == "train" else "adam"
+    return Stage(name, method, batches, build_optimizers(config, method, decoder=decoder), epochs)
+
+
+def build_optimizers(config: Config, method: Any, *, decoder: Literal["adam", "shared"] = "adam") -> optim.Optimizers:
+    """What trains a method that is already on its device."""
+    return optim.build_optimizers(
         method.param_groups(),
         lr=_rate(config),
         momentum=config.optim.momentum,
         weight_decay=config.optim.weight_decay,
         decoder_lr=config.decoder.lr,
-        decoder=config.decoder.optimizer if name == "train" else "adam",
+        decoder=decoder,
     )
-    return Stage(name, method, batches, optimizers, epochs)

@@ -100,6 +100,8 @@ class Decoder:
 
     name: Literal["light", "mirror", "tiny"] = "light"
     """The light one, a ResNet-50 upside down, or a tiny one (A28)."""
+    scale: float = 1.0
+    """Side of rebuilt images and twins, in units of data.size; a half makes training about half as fast again."""
     epochs: int = 200
     """Epochs of initialisation before training, encoder fixed."""
     lr: float = 1e-4

@@ -1,4 +1,4 @@
-"""Decoders h: a pooled feature vector back to an image, any size that is a multiple of 32.
+"""Decoders h: a pooled feature vector back to an image; the size is a multiple of 32, for the light one also of 16.
 
 All end in ImageNet-normalised pixels, so that their output can be fed straight back to the encoder.
 """
@@ -15,7 +15,16 @@ from torch.nn import functional
 
 from wingbar.types import MEAN, STD, UserError
 
-__all__ = ["DECODERS", "LightDecoder", "MirrorDecoder", "linear_pixels", "signed_pixels", "tiny_decoder", "unit_pixels"]
+__all__ = [
+    "DECODERS",
+    "LightDecoder",
+    "MirrorDecoder",
+    "at_size_of",
+    "linear_pixels",
+    "signed_pixels",
+    "tiny_decoder",
+    "unit_pixels",
+]
 
 Pixels = Callable[[Tensor], Tensor]
 
@@ -39,12 +48,20 @@ def _channels(values: tuple[float, ...], like: Tensor) -> Tensor:
     return torch.tensor(values, device=like.device, dtype=like.dtype).view(3, 1, 1)
 
 
-def _start(size: int) -> int:
-    """Side of the first map: every decoder doubles it five times."""
-    if size <= 0 or size % 32:
-        below = max(32, size // 32 * 32)
-        raise UserError(f"a decoder cannot make images of {size} px, only multiples of 32; use {below} or {below + 32}")
-    return size // 32
+def at_size_of(rebuilt: Float[Tensor, "batch 3 h w"], image: Float[Tensor, "batch 3 H W"]) -> Tensor:
+    """The image as large as what was rebuilt of it: pixels averaged where the decoder makes smaller ones."""
+    return image if rebuilt.shape == image.shape else functional.interpolate(image, rebuilt.shape[2:], mode="area")
+
+
+def _start(size: int, *, doublings: int = 5) -> int:
+    """Side of the first map, which is doubled so many times."""
+    unit = 2**doublings
+    if size <= 0 or size % unit:
+        below = max(unit, size // unit * unit)
+        raise UserError(
+            f"this decoder cannot make images of {size} px, only multiples of {unit}; use {below} or {below + unit}"
+        )
+    return size // unit
 
 
 def _double(image: Tensor) -> Tensor:
@@ -57,7 +74,10 @@ def _conv_norm_relu(width: int, wider: int) -> nn.Sequential:
 
 
 class LightDecoder(nn.Module):
-    """A linear layer to a small map, then five times: double, convolve twice. Fast, and the default."""
+    """A linear layer to a small map, then five times: double, convolve twice. Fast, and the default.
+
+    Four times where the size is an odd multiple of 16: images of 112 px grow from the same 7 × 7 as those of 224.
+    """
 
     def __init__(
         self,
@@ -68,7 +88,9 @@ class LightDecoder(nn.Module):
         pixels: Pixels = linear_pixels,
     ) -> None:
         super().__init__()
-        self.size, self.start, self.pixels = size, _start(size), pixels
+        doublings = 5 if size % 32 == 0 else 4
+        self.size, self.start, self.pixels = size, _start(size, doublings=doublings), pixels
+        widths = widths[: doublings + 1]
         self.seed = nn.Linear(dim, widths[0] * self.start**2)
         self.stages = nn.ModuleList(
             nn.Sequential(_conv_norm_relu(wide, narrow), _conv_norm_relu(narrow, narrow))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,15 @@ from wingbar.decoder import LightDecoder, MirrorDecoder
 from wingbar.encoder import Encoder
 from wingbar.types import UserError
 
-__all__ = ["choose_autocast", "choose_device", "compile_parts", "will_compile"]
+__all__ = [
+    "choose_autocast",
+    "choose_device",
+    "compile_parts",
+    "library_defaults",
+    "on_gpu_compiled",
+    "tune_library",
+    "will_compile",
+]
 
 
 def choose_device(name: str) -> torch.device:
@@ -44,6 +52,38 @@ def will_compile(config: Config) -> bool:
     """Whether encoder and decoder are compiled; by default on CUDA only, it does not pay on a CPU."""
     on_cuda = choose_device(config.run.device).type == "cuda"
     return config.run.compile == "on" or (config.run.compile == "auto" and on_cuda)
+
+
+def on_gpu_compiled(config: Config, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A tensor function compiled where that pays: on a GPU, unless compilation is off."""
+    on_gpu = choose_device(config.run.device).type == "cuda"
+    return torch.compile(function, dynamic=False) if on_gpu and config.run.compile != "off" else function
+
+
+@contextmanager
+def library_defaults() -> Iterator[None]:
+    """PyTorch's switches as they come, whatever they were set to before."""
+    with _switched(benchmark=False, matmul="highest"):
+        yield
+
+
+@contextmanager
+def tune_library() -> Iterator[None]:
+    """PyTorch's switches as a run wants them: cuDNN tries its algorithms out and keeps the fastest."""
+    with _switched(benchmark=True, matmul="highest"):
+        yield
+
+
+@contextmanager
+def _switched(*, benchmark: bool, matmul: str) -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
+    torch.backends.cudnn.benchmark = benchmark
+    torch.set_float32_matmul_precision(matmul)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before[0]
+        torch.set_float32_matmul_precision(before[1])
 
 
 def compile_parts(method: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from wingbar.decoder import at_size_of
 from wingbar.encoder import Encoder, Statistics, evaluation_mode
 from wingbar.losses import feature_std, psnr, reconstruction
 from wingbar.types import Batch, Output, ParamGroup
@@ -46,12 +47,13 @@ class Rebuild(nn.Module):
         """Losses: `rebuild`."""
         feature = self.embed(batch.image)
         rebuilt = self.decoder(feature)
+        target = at_size_of(rebuilt, batch.image)
         facts = {
-            "chance/rebuild": blind_reconstruction(batch.image, self.loss),
-            "psnr": psnr(rebuilt.detach(), batch.image),
+            "chance/rebuild": blind_reconstruction(target, self.loss),
+            "psnr": psnr(rebuilt.detach(), target),
             "feature_std": feature_std(feature),
         }
-        return Output({"rebuild": self.loss(rebuilt, batch.image)}, facts=facts)
+        return Output({"rebuild": self.loss(rebuilt, target)}, facts=facts)
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""

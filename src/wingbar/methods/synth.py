@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from wingbar.decoder import at_size_of
 from wingbar.encoder import Statistics, frozen_statistics
 from wingbar.losses import blind_loss, nt_xent, objective, psnr, reconstruction
 from wingbar.methods.rebuild import blind_reconstruction
@@ -121,10 +122,11 @@ class SynthPairs(nn.Module):
         base: Output = self.base(batch)
         feature = self.encoder(batch.image).vector
         rebuilt = self.decoder(feature if self.readings.rebuild_trains_encoder else feature.detach())
-        rebuild = self.readings.rebuild_loss(rebuilt, batch.image)
+        target = at_size_of(rebuilt, batch.image)
+        rebuild = self.readings.rebuild_loss(rebuilt, target)
         pair, facts = self._pair(feature, rebuilt, batch) if self.nu else (rebuild.new_zeros(()), {})
         losses = objective(_beneath(base.losses), rebuild, pair, alpha=self.alpha, nu=self.nu)
-        facts = {**_beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), batch)}
+        facts = {**_beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), target)}
         return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts)
 
     def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -175,9 +177,9 @@ class SynthPairs(nn.Module):
         facts["noise_ratio"] = ((perturbed - feature).norm(dim=1) / feature.norm(dim=1)).mean()
         return facts
 
-    def _rebuild_facts(self, rebuilt: Tensor, batch: Batch) -> dict[str, Tensor | float]:
-        chance = blind_reconstruction(batch.image, self.readings.rebuild_loss)
-        return {"chance/rebuild": self.alpha * chance, "psnr": psnr(rebuilt, batch.image)}
+    def _rebuild_facts(self, rebuilt: Tensor, target: Tensor) -> dict[str, Tensor | float]:
+        chance = blind_reconstruction(target, self.readings.rebuild_loss)
+        return {"chance/rebuild": self.alpha * chance, "psnr": psnr(rebuilt, target)}
 
     def after_step(self, carries: Sequence[Carry]) -> None:
         """The base method's state first, then each criterion's bank."""

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from wingbar.decoder import at_size_of
 from wingbar.show.pictures import grid, to_bytes
 from wingbar.types import Batch
 
@@ -42,5 +43,7 @@ def pairs_picture(pairs: Pairs, *, rows: int = 6, cell: int = 128) -> Image.Imag
     image, rebuilt, twin = (tensor[:rows] for tensor in pairs)
     change = (twin - rebuilt).abs().mean(dim=1, keepdim=True).float().cpu()
     difference = (change / change.max().clamp_min(1e-6) * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
-    columns = torch.stack([to_bytes(image), to_bytes(rebuilt), to_bytes(twin), 255 - difference], dim=1)
+    columns = torch.stack(
+        [to_bytes(at_size_of(rebuilt, image)), to_bytes(rebuilt), to_bytes(twin), 255 - difference], dim=1
+    )
     return grid(list(columns), captions=CAPTIONS, cell=cell)

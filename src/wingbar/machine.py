@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from wingbar.config import Config
 from wingbar.decoder import LightDecoder, MirrorDecoder
@@ -17,9 +18,8 @@ __all__ = [
     "choose_autocast",
     "choose_device",
     "compile_parts",
-    "library_defaults",
     "on_gpu_compiled",
-    "tune_library",
+    "release_parts",
     "will_compile",
 ]
 
@@ -60,35 +60,22 @@ def on_gpu_compiled(config: Config, function: Callable[..., Any]) -> Callable[..
     return torch.compile(function, dynamic=False) if on_gpu and config.run.compile != "off" else function
 
 
-@contextmanager
-def library_defaults() -> Iterator[None]:
-    """PyTorch's switches as they come, whatever they were set to before."""
-    with _switched(benchmark=False, matmul="highest"):
-        yield
-
-
-@contextmanager
-def tune_library() -> Iterator[None]:
-    """PyTorch's switches as a run wants them: cuDNN tries its algorithms out and keeps the fastest."""
-    with _switched(benchmark=True, matmul="highest"):
-        yield
-
-
-@contextmanager
-def _switched(*, benchmark: bool, matmul: str) -> Iterator[None]:
-    before = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.benchmark = benchmark
-    torch.set_float32_matmul_precision(matmul)
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before[0]
-        torch.set_float32_matmul_precision(before[1])
-
-
 def compile_parts(method: Any) -> None:
-    """Compile encoder, teacher and decoder in place; their keys stay."""
+    """Compile encoder, teacher and decoder in place; their keys stay. `release_parts` undoes it.
+
+    On a GPU each becomes a CUDA graph: launched one by one, their kernels would keep the host busier than the device.
+    """
     torch._dynamo.reset()  # or a second run in this process would find the cache full and train uncompiled
-    for part in method.modules():
-        if isinstance(part, Encoder | LightDecoder | MirrorDecoder):
-            part.compile()
+    on_gpu = any(parameter.is_cuda for parameter in method.parameters())
+    for part in _compilable(method):
+        part.compile(mode="reduce-overhead" if on_gpu else "default")
+
+
+def release_parts(method: Any) -> None:
+    """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
+    for part in _compilable(method):
+        part._compiled_call_impl = None
+
+
+def _compilable(method: Any) -> Iterator[nn.Module]:
+    return (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))

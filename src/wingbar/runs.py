@@ -19,7 +19,7 @@ from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import read
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
-from wingbar.machine import choose_autocast, choose_device, will_compile
+from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import check_folder, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
@@ -81,6 +81,7 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
             _run_stage(config, stage, method, out, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
+    release_parts(method)
     return Result(out, method.encoder, method)
 
 

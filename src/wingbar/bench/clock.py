@@ -14,7 +14,7 @@ __all__ = ["Timing", "time_repeats"]
 
 
 class Timing(NamedTuple):
-    """Milliseconds of one repeat, median and quartiles, and the most device memory in use meanwhile."""
+    """Milliseconds of one repeat, median and quartiles, and the most device memory taken meanwhile."""
 
     ms: float
     quartiles: tuple[float, float]
@@ -36,7 +36,7 @@ def time_repeats(work: Callable[[int], object], *, repeats: int, warmup: int, de
     elapsed = _by_events if on_gpu else _by_the_wall
     times = elapsed(work, range(warmup, warmup + repeats))
     low, middle, high = np.percentile(times, [25, 50, 75]).tolist()
-    return Timing(middle, (low, high), torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None)
+    return Timing(middle, (low, high), torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None)
 
 
 def _by_the_wall(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:

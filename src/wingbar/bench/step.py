@@ -15,7 +15,7 @@ from wingbar.bench.literal import Listing
 from wingbar.bench.table import Row
 from wingbar.build import build_method, build_optimizers, place
 from wingbar.config import Config
-from wingbar.machine import choose_autocast, choose_device, library_defaults, tune_library
+from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.train.loop import train
@@ -36,16 +36,15 @@ class Case:
     recipe: str
     settings: Mapping[str, Any]
     wrap: Callable[[Any], Any] = lambda method: method
-    tuned: bool = True  # the library's switches as a run sets them, not as they are by default
 
 
 CASES: dict[str, Case] = {
-    "listing, PyTorch's defaults": Case("default", AS_TYPED, Listing, tuned=False),
+    "listing, PyTorch's defaults": Case("default", AS_TYPED, Listing),
     "listing, bf16 + channels_last": Case("default", EAGER, Listing),
     "ours, not compiled": Case("default", EAGER),
     "ours": Case("default", {}),
     "ours, fast": Case("fast", {}),
-    "MoCo v2, PyTorch's defaults": Case("moco", AS_TYPED, tuned=False),
+    "MoCo v2, PyTorch's defaults": Case("moco", AS_TYPED),
     "MoCo v2": Case("moco", {}),
 }
 
@@ -89,8 +88,7 @@ def _time(case: Case, options: Step) -> Timing:
         **case.settings,
     }
     config = changed(recipe_named(case.recipe), settings)
-    switches = tune_library if case.tuned else library_defaults
-    with switches(), _memory_given_back():
+    with _memory_given_back():
         return time_repeats(
             _stepper(config, case.wrap),
             repeats=options.repeats,

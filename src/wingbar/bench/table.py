@@ -64,16 +64,17 @@ def machine() -> dict[str, Any]:
 def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[Row], *, drawn: str) -> None:
     """`name`.json with everything, and `name`.svg with one column drawn as bars."""
     folder.mkdir(parents=True, exist_ok=True)
+    place = machine()
     results = {
         "bench": name,
         "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": machine(),
+        "machine": place,
         "options": dict(options),
         "rows": [{"name": row.name, **row.values} for row in rows],
     }
     (folder / f"{name}.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    place = results["machine"]["gpu"] or f"{results['machine']['cores']} CPU cores"
-    (folder / f"{name}.svg").write_text(bars(f"{drawn}, {place}", rows, column=drawn), encoding="utf-8")
+    where = place["gpu"] or f"{place['cores']} CPU cores"
+    (folder / f"{name}.svg").write_text(bars(f"{drawn}, {where}", rows, column=drawn), encoding="utf-8")
 
 
 # Okabe and Ito's blue, seen by everybody; text takes the colour of the page it stands on.

@@ -34,8 +34,9 @@ __all__ = [
     "build_method",
     "build_optimizers",
     "build_stages",
-    "place",
+    "build_views",
     "plain_images",
+    "prepare",
 ]
 
 STATISTICS = {
@@ -212,7 +213,7 @@ def _rebuild_loss(pixels: str) -> Callable[[Tensor, Tensor], Tensor]:
 # --- the stages of a run ---------------------------------------------------------------------------------------------
 
 
-def place(config: Config, method: Any, device: torch.device) -> Any:
+def prepare(config: Config, method: Any, device: torch.device) -> Any:
     """The method on the device, in the memory layout and compiled as asked."""
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
@@ -223,9 +224,9 @@ def place(config: Config, method: Any, device: torch.device) -> Any:
 
 def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
     """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
-    place(config, method, device)
+    prepare(config, method, device)
     on_device = to_device(store, device)
-    training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
+    training = _stage(config, "train", method, _batches(config, on_device, build_views(config)), epochs=config.run.epochs)
     if not config.synth.on or not config.decoder.epochs:
         return [training]
     rebuild = Rebuild(
@@ -238,7 +239,7 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
 
 
-def _views(config: Config) -> views.Augment:
+def build_views(config: Config) -> views.Augment:
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
         augment = views.moco(size=data.size, count=data.view_count, scale=scale)

@@ -13,15 +13,16 @@ import torch
 from wingbar.bench.clock import Timing, time_repeats
 from wingbar.bench.literal import Listing
 from wingbar.bench.table import Row
-from wingbar.build import build_method, build_optimizers, place
+from wingbar.build import build_method, build_optimizers, prepare
 from wingbar.config import Config
+from wingbar.data.listing import known
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.train.loop import train
 from wingbar.types import Batch
 
-__all__ = ["CASES", "Case", "Step", "bench_step"]
+__all__ = ["CASES", "Case", "Step", "bench_step", "time_step"]
 
 # Work of a step in encoder passes per image, a backward counting as two: MoCo v2 and the method.
 MOCO_UNITS, METHOD_UNITS = 4, 14
@@ -65,20 +66,25 @@ class Step:
     """Steps before them; the first compiles."""
     cases: tuple[str, ...] = tuple(CASES)
     """Which to time."""
+    out: str = ""
+    """Folder for step.json and step.svg; without it the table is all."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
     """A row per case; `tell` hears the name of each before it begins."""
+    for name in options.cases:
+        known("case", name, CASES)
     timings: dict[str, Timing] = {}
     for name in options.cases:
         tell(name)
-        timings[name] = _time(CASES[name], options)
+        config, wrap = _config(CASES[name], options), CASES[name].wrap
+        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, wrap=wrap)
     return [_row(name, timings, options.batch) for name in timings]
 
 
-def _time(case: Case, options: Step) -> Timing:
+def _config(case: Case, options: Step) -> Config:
     settings = {
         "encoder.name": options.encoder,
         "encoder.weights": "random",
@@ -87,20 +93,22 @@ def _time(case: Case, options: Step) -> Timing:
         "run.device": options.device,
         **case.settings,
     }
-    config = changed(recipe_named(case.recipe), settings)
+    return changed(recipe_named(case.recipe), settings)
+
+
+def time_step(
+    config: Config, *, repeats: int, warmup: int, wrap: Callable[[Any], Any] = lambda method: method
+) -> Timing:
+    """A step of training on one batch of random images, over and over; nothing else is on the device meanwhile."""
+    device = choose_device(config.run.device)
     with _memory_given_back():
-        return time_repeats(
-            _stepper(config, case.wrap),
-            repeats=options.repeats,
-            warmup=options.warmup,
-            device=choose_device(options.device),
-        )
+        return time_repeats(_stepper(config, wrap), repeats=repeats, warmup=warmup, device=device)
 
 
 def _stepper(config: Config, wrap: Callable[[Any], Any]) -> Callable[[int], None]:
     """A function that makes one step of training on the same random batch."""
     device = choose_device(config.run.device)
-    method = place(config, wrap(build_method(config)), device).train()
+    method = prepare(config, wrap(build_method(config)), device).train()
     optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
     autocast = choose_autocast(config.run.precision, device)
 

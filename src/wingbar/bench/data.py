@@ -1,0 +1,185 @@
+"""`wingbar bench data`: files to views, ours beside torchvision's DataLoader, on the same machine in the same run."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from PIL import Image, ImageFilter
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, RandomSampler
+from torchvision.transforms import v2
+
+from wingbar.bench.clock import time_repeats
+from wingbar.bench.table import Row
+from wingbar.build import build_views
+from wingbar.config import Config, Run
+from wingbar.config import Data as Settings
+from wingbar.data import views
+from wingbar.data.datasets import lookalike_store
+from wingbar.data.readers import read
+from wingbar.data.store import decode
+from wingbar.machine import choose_device
+from wingbar.types import MEAN, STD
+
+__all__ = ["Data", "bench_data", "torchvision_views"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Time the way from image files to two MoCo v2 views."""
+
+    data: Settings = field(default_factory=Settings)
+    """Where the images are; look-alikes are written to JPEG files first."""
+    images: int = 1024
+    """So many of them, at most."""
+    workers: int = 0
+    """Processes of torchvision's DataLoader; all cores if 0."""
+    out: str = ""
+    """Folder for data.json and data.svg; without it the table is all."""
+    device: str = "auto"
+    """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
+
+
+def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+    """Rates of every stage; `tell` hears the name of each before it begins."""
+    with _files(options) as paths:
+        size, batch = options.data.size, min(options.data.batch, len(paths))
+        tell("decoding")
+        began = time.perf_counter()
+        images = decode(paths, side=options.data.stored).images
+        decoding = len(paths) / (time.perf_counter() - began)
+        tell("torchvision's DataLoader")
+        workers = options.workers or os.cpu_count() or 1
+        theirs = _loader_rate(paths, size=size, batch=batch, workers=workers)
+        tell("views")
+        ours = _device_rate(images, options, batch=batch)
+        tell("views, one core")
+        one_core = _one_core(images[:64], paths[:64], size=size)
+    device = choose_device(options.device)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return [
+        Row(f"decoding once, {os.cpu_count()} cores", {"images/s": decoding}),
+        Row(f"torchvision's DataLoader, {workers} processes", {"images/s": theirs, "× torchvision": 1.0}),
+        Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
+        Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
+        Row("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
+    ]
+
+
+@contextmanager
+def _files(options: Data) -> Iterator[list[Path]]:
+    """Image files to read; the embedded data set has none, so they are made."""
+    data = options.data
+    if data.root != "lookalike":
+        yield read(data.name, data.root, "train").paths[: options.images]
+        return
+    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.images, loud=data.loud)
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.jpg" for number in range(len(drawn.images))]
+        for path, image in zip(paths, drawn.images, strict=True):  # type: ignore[call-overload]
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path, quality=90)
+        yield paths
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def _device_rate(images: Any, options: Data, *, batch: int) -> float:
+    """Images per second that get two views, from bytes that are on the device."""
+    device = choose_device(options.device)
+    stored, aspect = images[torch.arange(batch)].to(device), torch.ones(batch, device=device)
+    augment = build_views(Config(data=options.data, run=Run(device=options.device)))
+    generator = Generator(device)
+    timing = time_repeats(lambda step: augment(stored, aspect, generator), repeats=10, warmup=3, device=device)
+    return timing.per_second(batch)
+
+
+# --- torchvision's ---------------------------------------------------------------------------------------------------
+
+
+class _Blur:
+    """PIL's own blur, as in MoCo's code: torchvision's is four times slower on a CPU."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+
+
+def torchvision_views(size: int, *, scale: tuple[float, float] = (0.2, 1.0)) -> Callable[[Image.Image], Tensor]:
+    """MoCo v2's view by torchvision's transforms on PIL images."""
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=scale),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([_Blur()], p=0.5),
+            v2.RandomHorizontalFlip(),
+            v2.PILToTensor(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+
+class _Files:
+    """A data set as one writes it for a DataLoader: open, two views."""
+
+    def __init__(self, paths: Sequence[Path], size: int) -> None:
+        self.paths, self.view = paths, torchvision_views(size)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        with Image.open(self.paths[row]) as file:
+            image = file.convert("RGB")
+        return self.view(image), self.view(image)
+
+
+def _loader_rate(paths: Sequence[Path], *, size: int, batch: int, workers: int) -> float:
+    """Images per second of a DataLoader at work, the start of its processes not counted."""
+    files: Any = _Files(paths, size)
+    warmup, timed = workers, max(len(paths) // batch, 2 * workers)  # every process makes whole batches
+    rows = RandomSampler(files, replacement=True, num_samples=(warmup + timed) * batch)
+    batches = iter(DataLoader(files, batch, sampler=rows, num_workers=workers))
+    deque(islice(batches, warmup), maxlen=0)
+    began = time.perf_counter()
+    deque(batches, maxlen=0)
+    return timed * batch / (time.perf_counter() - began)
+
+
+# --- both on one core ------------------------------------------------------------------------------------------------
+
+
+def _one_core(images: Any, paths: Sequence[Path], *, size: int) -> tuple[float, float]:
+    """Images per second of processor time that get two views: torchvision's, ours. Decoding is not counted."""
+    opened = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    view, augment, threads = torchvision_views(size), views.moco(size=size), torch.get_num_threads()
+    stored, aspect, generator = torch.stack(list(images)), torch.ones(len(opened)), Generator()
+    torch.set_num_threads(1)
+    try:
+        theirs = _processor_seconds(lambda: [(view(image), view(image)) for image in opened])
+        ours = _processor_seconds(lambda: augment(stored, aspect, generator))
+    finally:
+        torch.set_num_threads(threads)
+    return len(opened) / theirs, len(opened) / ours
+
+
+def _processor_seconds(work: Callable[[], object], *, repeats: int = 3) -> float:
+    """Of the fastest of several repeats: others on the machine can only add."""
+    spent = []
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return min(spent)

@@ -1,0 +1,83 @@
+"""`wingbar bench train`: whole trainings on a data set, beside the same steps on random images."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from wingbar.bench.step import time_step
+from wingbar.bench.table import Row
+from wingbar.config import Config, Data
+from wingbar.recipes import recipe_named
+from wingbar.runs import open_store, run
+from wingbar.settings import changed
+
+__all__ = ["Train", "bench_train"]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train on a data set for a while, and time it: reading, views, network, records."""
+
+    data: Data = field(default_factory=Data)
+    """Where the images are, and how they are seen."""
+    encoder: str = "resnet50"
+    """Any torchvision or timm model, from random weights."""
+    recipes: tuple[str, ...] = ("moco", "default", "fast")
+    """What to train."""
+    steps: int = 200
+    """Steps of each, at least; the first quarter warms up."""
+    out: str = ""
+    """Folder for train.json and train.svg; without it the table is all."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:1`."""
+
+
+def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+    """A row for getting the images ready, then one per recipe; `tell` hears the name of each before it begins."""
+    first = _config(options, options.recipes[0])
+    rows = []
+    for title in ("images ready, first time or not", "images ready, again"):
+        tell(title)
+        began = time.perf_counter()
+        store = open_store(first, quiet=True)
+        rows.append(Row(title, {"seconds": time.perf_counter() - began, "images": float(len(store.images))}))
+    epochs = math.ceil(options.steps * first.data.batch / len(store.images))
+    for name in options.recipes:
+        tell(name)
+        rows.append(_row(name, _config(options, name), epochs=epochs))
+    return rows
+
+
+def _config(options: Train, recipe: str) -> Config:
+    settings = {
+        **{f"data.{name}": value for name, value in vars(options.data).items()},
+        "encoder.name": options.encoder,
+        "encoder.weights": "random",
+        "decoder.epochs": 0,
+        "run.device": options.device,
+    }
+    return changed(recipe_named(recipe), settings)
+
+
+def _row(name: str, config: Config, *, epochs: int) -> Row:
+    """The rate of a real training, and its share of the rate at which the same step runs without data."""
+    trained, random = _rate(config, epochs=epochs), time_step(config, repeats=15, warmup=5)
+    alone = random.per_second(config.data.batch)
+    return Row(name, {"images/s": trained, "images/s, random images": alone, "share": trained / alone})
+
+
+def _rate(config: Config, *, epochs: int) -> float:
+    """Images per second in the later part of a training, by its own record."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        settings = {"run.out": str(out), "run.epochs": epochs, "run.log_every": 10, "run.tensorboard": False}
+        run(changed(config, settings), quiet=True)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return median(line["images_per_s"] for line in lines[math.ceil(len(lines) / 4) - 1 :])

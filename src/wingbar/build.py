@@ -13,7 +13,8 @@ from wingbar import criteria, decoder, losses, perturb
 from wingbar.config import Config
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
-from wingbar.data.store import Store, to_device
+from wingbar.data.placement import place
+from wingbar.data.store import Store
 from wingbar.encoder import (
     Encoder,
     check_size,
@@ -214,8 +215,8 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
     method.to(device=device, memory_format=layout)
     if will_compile(config):
         compile_parts(method)
-    on_device = to_device(store, device)
-    training = _stage(config, "train", method, _batches(config, on_device, _views(config)), epochs=config.run.epochs)
+    placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
+    training = _stage(config, "train", method, _batches(config, placed, _views(config)), epochs=config.run.epochs)
     if not config.synth.on or not config.decoder.epochs:
         return [training]
     rebuild = Rebuild(
@@ -224,7 +225,7 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
         loss=method.readings.rebuild_loss,
         mode=DECODER_INIT[config.readings.decoder_init_bn],
     )
-    batches = _batches(config, on_device, lambda images, aspect, generator: (), stream=1)
+    batches = _batches(config, placed, lambda images, aspect, generator: (), stream=1)
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
 
 

@@ -6,22 +6,23 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wingbar.build import Stage, build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
+from wingbar.data.cache import Report, cache_root
 from wingbar.data.datasets import Source, load, look_alikes
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike
-from wingbar.data.readers import read
+from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
 from wingbar.machine import choose_autocast, choose_device, will_compile
 from wingbar.recipes import recipe_named
-from wingbar.runfolder import check_folder, environment, is_run, make_folder
+from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
@@ -101,16 +102,45 @@ def _source(config: Config) -> Source:
     """The training images, before any is decoded."""
     data = config.data
     if data.root == "lookalike":
+        if data.options or data.download:
+            raise UserError("data.options and data.download are for data sets read from files; lookalike has neither")
         return look_alikes("train", side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
-    return read(data.name, data.root, "train")
+    return read(data.name, data.root, "train", download=data.download, **parse_options(data.name, data.options))
 
 
 def _open(config: Config, source: Source, *, quiet: bool) -> Store:
-    title = "drawing images" if isinstance(source, Lookalike) else "decoding images"
-    if isinstance(source, Listing) and not quiet:
-        print(*(f"note: {note}" for note in source.notes), sep="\n", end="\n" * bool(source.notes), file=sys.stderr)
-    with Bar(title, _count(source), quiet=quiet) as bar:
-        return load(source, side=config.data.stored, progress=bar.reach)
+    """The images, decoded or drawn, with bars and notes on the way; refused if too many files are unreadable."""
+    data = config.data
+    with _reporting(quiet=quiet) as report:
+        for note in source.notes if isinstance(source, Listing) else ():
+            report.say(note)
+        store = load(
+            source,
+            side=data.stored,
+            cache=cache_root() if data.cache else None,
+            streamed=data.placement == "streamed",
+            workers=data.workers,
+            report=report,
+        )
+    check_unreadable(config, store)
+    return store
+
+
+@contextmanager
+def _reporting(*, quiet: bool) -> Iterator[Report]:
+    """One bar at a time, sentences on stderr; quiet ones say nothing."""
+    with ExitStack() as shown:
+
+        def bar(title: str, total: int) -> Callable[[int], None]:
+            shown.close()
+            return shown.enter_context(Bar(title, total, quiet=quiet)).reach
+
+        def say(sentence: str) -> None:
+            shown.close()
+            if not quiet:
+                print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+        yield Report(bar, say)
 
 
 def _count(source: Source | Store) -> int:

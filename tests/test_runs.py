@@ -26,6 +26,7 @@ SMALL = {
     "run.epochs": 3,
     "run.log_every": 2,
     "run.device": "cpu",
+    "data.most_broken": 0.05,
 }
 
 

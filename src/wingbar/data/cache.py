@@ -39,8 +39,8 @@ __all__ = [
     "Report",
     "cache_root",
     "cached",
-    "gigabytes",
     "read_about",
+    "readable_size",
 ]
 
 FORMAT = b"1"  # changes whenever the same files would give other bytes
@@ -76,10 +76,10 @@ def cache_root() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "wingbar"
 
 
-def gigabytes(count: float) -> str:
+def readable_size(count: int) -> str:
     """A number of bytes for people.
 
-    >>> gigabytes(2_317_000_000), gigabytes(70_000)
+    >>> readable_size(2_317_000_000), readable_size(70_000)
     ('2.32 GB', '0.07 MB')
     """
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
@@ -103,7 +103,7 @@ def cached(
     with suppress(OSError):  # somebody else's cache
         os.utime(entry / ABOUT)  # when it was last used
     images, facts = found
-    report.say(f"{len(images):,} images of side {side}, {gigabytes(images.nbytes)}, mapped from {entry}")
+    report.say(f"{len(images):,} images of side {side}, {readable_size(images.nbytes)}, mapped from {entry}")
     return assemble(images, facts, paths, labels)
 
 
@@ -175,7 +175,7 @@ def _make(
 def _check_room(root: Path, needed: int) -> None:
     free = shutil.disk_usage(root).free
     if needed > free:
-        raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
+        raise OSError(f"{readable_size(needed)} are needed, {readable_size(free)} are free")
 
 
 def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, progress: Callable[[int], None]) -> None:

@@ -25,6 +25,7 @@ __all__ = ["Found", "Picture", "Unreadable", "decode_all", "decode_file", "prepa
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
 MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb; the largest cameras make these
 LARGE = 30_000_000  # pictures of more pixels are decoded one at a time, or many threads would hold gigabytes
+THINNEST = 512  # pixels per byte: a JPEG spends a bit on every 8 × 8 block, whatever is in it
 ORIENTATION = 0x0112  # EXIF tag
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -96,10 +97,16 @@ def prepare_pillow() -> None:
 def decode_file(path: Path, *, side: int) -> Picture | Unreadable:
     """The picture in a file, the first one if there are several, squashed to (3, side, side)."""
     try:
+        size = path.stat().st_size
+        if size == 0:
+            return Unreadable(f"{path.name}: the file is empty")
         with Image.open(path, formats=_formats()) as file:
+            _check_pixels(file, size)
             return _decode(file, side)
+    except UnidentifiedImageError:
+        return Unreadable(f"{path.name}: no image in a format we read ({', '.join(_formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
-        return Unreadable(f"{path.name}: {_reason(path, error)}")
+        return Unreadable(f"{path.name}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 @cache
@@ -109,10 +116,17 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
+def _check_pixels(file: Image.Image, size: int) -> None:
+    """Refuse what the header promises and the file, of `size` bytes, cannot keep, before memory is taken for it."""
+    pixels = file.width * file.height
+    if pixels > MOST_PIXELS:
+        raise ValueError(f"{file.width} × {file.height} pixels are too many")
+    if pixels > THINNEST * size and (pixels > LARGE or file.format in ("JPEG", "MPO")):
+        raise ValueError(f"{file.width} × {file.height} pixels in {size} bytes: cut off, or a decompression bomb")
+
+
 def _decode(file: Image.Image, side: int) -> Picture:
     width, height = file.size
-    if width * height > MOST_PIXELS:
-        raise ValueError(f"{width} × {height} pixels are too many")
     drafted = file.draft(None, (2 * side, 2 * side))  # JPEG can decode to a half, a quarter or an eighth
     with _one_large_at_a_time if file.width * file.height > LARGE else nullcontext():
         file.load()
@@ -142,11 +156,3 @@ def _rgb(image: Image.Image) -> Image.Image:
     if "transparency" in image.info:  # a palette's transparency is understood by RGBA alone
         image = image.convert("RGBA")
     return image.convert("RGB")
-
-
-def _reason(path: Path, error: Exception) -> str:
-    """Why a file could not be read, on one line."""
-    if isinstance(error, UnidentifiedImageError):
-        empty = path.stat().st_size == 0
-        return "the file is empty" if empty else f"no image in a format we read ({', '.join(_formats())})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -135,7 +135,7 @@ def _decode(file: Image.Image, side: int) -> Picture:
     if orientation in UPRIGHT:  # a square can be turned after it was made small
         small = small.transpose(UPRIGHT[orientation])
     aspect = height / width if orientation in LYING else width / height
-    return Picture(np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1)), aspect)
+    return Picture(np.array(np.asarray(small).transpose(2, 0, 1), order="C"), aspect)
 
 
 def _orientation(file: Image.Image) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,14 +33,21 @@ def alone(path: Path, *, busy: Callable[[], None]) -> Iterator[bool]:
 
 def _take(path: Path, busy: Callable[[], None]) -> IO[str] | None:
     while True:
-        file = path.open("w")
-        if not _lock(file, busy):
-            file.close()
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        with ExitStack() as opened:
+            file = opened.enter_context(path.open("w"))
+            if not _lock(file, busy):
+                return None
+            if _is_at(path, file):
+                opened.pop_all()
                 return file
-        file.close()  # who was inside before us has removed this file: it locks nothing any more
+        # Who was inside before us has removed this file: it locks nothing any more.
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(file: IO[str], busy: Callable[[], None]) -> bool:

@@ -73,6 +73,8 @@ def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> 
     if not keys and not unused_days:
         freed += _size(root / HASHES)
         shutil.rmtree(root / HASHES, ignore_errors=True)
+    for lock in root.glob("*.lock"):
+        _can_lock(lock)  # and whoever locks it removes it
     return Cleared(removed, freed, in_use)
 
 
@@ -84,8 +86,12 @@ def _is_free(path: Path) -> bool:
     """Whether no process reads the entry or writes it."""
     if not path.name.endswith(PARTIAL):
         return not is_shared(path / PIXELS)
+    return _can_lock(path.with_name(path.name.split(".")[0] + ".lock"))
+
+
+def _can_lock(lock: Path) -> bool:
     try:
-        with alone(path.with_name(path.name.split(".")[0] + ".lock"), busy=_refuse):
+        with alone(lock, busy=_refuse):
             return True
     except _Busy:
         return False

@@ -98,6 +98,8 @@ def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path
         _write(out / "config.json", to_json(kept))
     if store.broken:
         _list_unreadable(out, store)
+    else:
+        (out / UNREADABLE).unlink(missing_ok=True)  # of an earlier attempt, mended since
     return out
 
 

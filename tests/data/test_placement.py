@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import wingbar
-from wingbar.data import memory, placement, views
+from wingbar.data import placement
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
 from wingbar.data.datasets import load
@@ -46,7 +46,11 @@ def stores(photos, tmp_path_factory) -> dict[str, Store]:
 
 
 def batches(store: Store, **options: int) -> Batches:
-    return Batches(store, views.moco(size=32), lambda images, aspect: views.plain(images, size=32), size=6, **options)
+    def view(images: torch.Tensor, aspect: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor]:
+        noise = torch.rand(images.shape, generator=generator, device=images.device)
+        return (images * noise * aspect[:, None, None, None],)
+
+    return Batches(store, view, lambda images, aspect: images.float(), size=6, **options)
 
 
 def bits(made: Batches, steps: list[int]) -> list[bytes]:
@@ -127,14 +131,13 @@ def test_what_goes_wrong_in_a_reader_is_raised_where_it_matters(photos, tmp_path
 
 @pytest.mark.parametrize(
     "on_device, on_host, chosen",
-    [(2000, 0, "device"), (1999, 2048, "pinned"), (1999, 2047, "streamed"), (0, 0, "streamed")],
+    [(6000, 0, "device"), (5999, 8192, "pinned"), (5999, 8191, "streamed"), (0, 0, "streamed")],
 )
 def test_the_first_memory_with_twice_the_room_is_chosen(on_device, on_host, chosen, monkeypatch):
-    """1,000 bytes of images; pinned memory comes in powers of two, 1,024."""
-    monkeypatch.setattr(placement, "free_device_memory", lambda device: 3 * on_device)
-    monkeypatch.setattr(placement, "free_host_memory", lambda: 3 * on_host)
+    """3,000 bytes of images; pinned memory comes in powers of two, 4,096."""
+    monkeypatch.setattr(placement, "free_device_memory", lambda device: on_device)
+    monkeypatch.setattr(placement, "free_host_memory", lambda: on_host)
     images = torch.zeros(1000, 3, 1, 1, dtype=torch.uint8)
-    monkeypatch.setattr(placement, "pinned_size", lambda size: 3 * memory.pinned_size(size // 3))
     assert choose_placement(images, torch.device("cuda")) == chosen
 
 

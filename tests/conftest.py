@@ -1,13 +1,22 @@
-"""One thread per test process, shapes checked at run time, no network."""
+"""One thread per test process, shapes checked at run time, no network, no cache but one of our own."""
 
 import os
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
     install_import_hook("wingbar", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_our_own(tmp_path_factory):
+    """Decoded images never go to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WINGBAR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

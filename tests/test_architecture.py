@@ -16,7 +16,7 @@ LAYERS = (
     {"methods"},
     {"train", "evaluate", "show"},
     {"machine"},
-    {"build"},
+    {"build", "images"},
     {"recipes"},
     {"runfolder"},
     {"runs"},

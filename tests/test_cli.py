@@ -92,7 +92,7 @@ def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
         assert name in said and recipe.__doc__.splitlines()[0] in said
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes"])
+@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "cache"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -144,7 +144,7 @@ def test_a_run_leaves_an_encoder_a_record_and_its_settings(finished):
 
 def test_a_folder_of_photos_is_enough(photos, tmp_path, capsys):
     (photos / "broken.jpg").write_text("no photo")
-    main(train(tmp_path / "run", "--data.root", str(photos), "--data.batch", "2"))
+    main(train(tmp_path / "run", "--data.root", str(photos), "--data.batch", "2", "--data.most-broken", "0.25"))
     assert str(tmp_path / "run" / "encoder.safetensors") in capsys.readouterr().out
     assert (tmp_path / "run" / "encoder.safetensors").is_file()
     assert "broken.jpg" in (tmp_path / "run" / "unreadable.txt").read_text()
@@ -192,7 +192,7 @@ def test_folder_of_broken_images(refused, tmp_path):
     (tmp_path / "photos").mkdir()
     for number in range(8):
         (tmp_path / "photos" / f"{number}.jpg").write_text("no photo")
-    decoded_first = 2  # lines: how far decoding went, then the sentence
+    decoded_first = 3  # lines: how far hashing and decoding went, then the sentence
     assert "readable" in refused(train(tmp_path / "run", "--data.root", str(tmp_path / "photos")), lines=decoded_first)
 
 

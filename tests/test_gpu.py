@@ -1,11 +1,15 @@
-"""What only a CUDA device can show: bf16, channels_last and torch.compile at full size."""
+"""What only a CUDA device can show: bf16, channels_last and torch.compile at full size; images in pinned memory."""
 
 import pytest
 import torch
+from PIL import Image
 
 from wingbar.build import build_method, build_stages
 from wingbar.config import Config
-from wingbar.data.store import Store
+from wingbar.data.batches import Batches
+from wingbar.data.cache import cached
+from wingbar.data.placement import ReadAhead, place
+from wingbar.data.store import Files, Store, find_images
 from wingbar.machine import choose_autocast
 from wingbar.settings import changed
 from wingbar.train.loop import train
@@ -51,3 +55,35 @@ def test_ten_steps_at_full_size_are_finite_and_start_like_fp32(base):
     assert len(fast) == 10 and all(torch.isfinite(torch.tensor(list(line.values()))).all() for line in fast)
     for term, value in exact[0].items():
         assert fast[0][term] == pytest.approx(value, rel=0.03, abs=0.01), term
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> dict[str, Store]:
+    """The same images in memory, mapped and in their files."""
+    folder, generator = tmp_path_factory.mktemp("photos"), torch.Generator().manual_seed(0)
+    for number in range(300):
+        pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=generator)
+        Image.fromarray(pixels.numpy()).save(folder / f"{number:03d}.png", compress_level=1)
+    paths = find_images(folder)
+    mapped = cached(paths, side=64, root=tmp_path_factory.mktemp("cache"))
+    inside = mapped._replace(images=mapped.images.clone())
+    return {"memory": inside, "mapped": mapped, "files": inside._replace(images=Files(paths, side=64))}
+
+
+@pytest.mark.parametrize("kind", ["memory", "mapped", "files"])
+@pytest.mark.parametrize("where", ["auto", "device", "pinned", "streamed"])
+def test_batches_are_the_same_wherever_images_lie(kind, where, stores):
+    """While the device is busy and nobody waits for it: a buffer that was filled too early would show."""
+    placed = place(stores[kind], DEVICE, placement=where, workers=3)
+    held = placed.images.images if isinstance(placed.images, ReadAhead) else placed.images
+    assert isinstance(placed.images, ReadAhead) == (where in ("pinned", "streamed"))
+    assert where != "pinned" or held.is_pinned()
+    assert where not in ("auto", "device") or held.is_cuda
+    made = Batches(placed, lambda images, aspect, generator: (images,), lambda images, aspect: images.float(), size=50)
+    truth, busy, right = stores["memory"].images.to(DEVICE), torch.randn(3000, 3000, device=DEVICE), []
+    for step in [*range(60), 3, 90, 2]:
+        (batch,) = made(step)
+        for _ in range(3):
+            busy = torch.tanh(busy @ busy)
+        right.append((batch.views[0] == truth[batch.index]).all() & (batch.image == truth[batch.index]).all())
+    assert torch.stack(right).all()

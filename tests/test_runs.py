@@ -26,6 +26,7 @@ SMALL = {
     "run.epochs": 3,
     "run.log_every": 2,
     "run.device": "cpu",
+    "data.most_broken": 0.05,
 }
 
 
@@ -140,3 +141,54 @@ def test_each_method_has_its_own_learning_rate(method, lr, rate, photos, tmp_pat
     out = wingbar.fit(photos, out=tmp_path / "run", recipe="intent", settings=settings).out
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert next(line["lr/encoder"] for line in lines if line["stage"] == "train") == pytest.approx(rate)
+
+
+# --- files that cannot be read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, way_out",
+    [({"data.most_broken": 0.04}, r"--data\.most-broken 0\.05"), ({"data.strict": True}, r"drop --data\.strict")],
+    ids=["share", "strict"],
+)
+def test_too_many_unreadable_files_stop_before_training(settings, way_out, photos, tmp_path):
+    """One of 21 is 4.8 %. The list lies where the run would have been, and does not stand in its way afterwards."""
+    with pytest.raises(UserError, match=rf"1 of 21 files \(4\.8%\) .*damaged\.jpg: .*unreadable\.txt.*{way_out}"):
+        wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**SMALL, **settings})
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["unreadable.txt"]
+    assert str(photos / "damaged.jpg") in (tmp_path / "run" / "unreadable.txt").read_text()
+    wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**SMALL, "run.epochs": 1})
+    assert (tmp_path / "run" / "encoder.safetensors").exists()
+
+
+# --- options of the readers ------------------------------------------------------------------------------------------
+
+
+def test_a_readers_options_reach_it(photos, tmp_path):
+    """Three rolls are three classes of 7, 7 and 6 images; half of them are held out."""
+    whole = tmp_path / "photos"
+    shutil.copytree(photos, whole, ignore=shutil.ignore_patterns("damaged.jpg"))
+    settings = {**SMALL, "data.name": "folder", "data.options": ("test_fraction=0.5", "seed=1"), "run.epochs": 1}
+    out = wingbar.fit(whole, out=tmp_path / "run", recipe="moco", settings=settings).out
+    assert json.loads((out / "environment.json").read_text())["images"] == 10
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"data.options": ("seed",)}, "key=value"),
+        ({"data.options": ("seed=",)}, "key=value"),
+        ({"data.options": ("sead=1",)}, "did you mean 'seed'"),
+        ({"data.options": ("seed=many",)}, "whole number"),
+        ({"data.options": ("test_fraction=half",)}, "takes a number"),
+        ({"data.options": ("test_fraction=2",)}, "between 0 and 1"),
+        ({"data.download": True}, "cannot be downloaded"),
+        ({"data.root": "lookalike", "data.options": ("seed=1",)}, "lookalike has neither"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(settings, said, photos, tmp_path):
+    (tmp_path / "a").mkdir()
+    shutil.copy(photos / "roll 0" / "0.png", tmp_path / "a")
+    with pytest.raises(UserError, match=said):
+        wingbar.fit(tmp_path, out=tmp_path.with_name("run"), settings={**SMALL, "data.name": "folder", **settings})

@@ -14,7 +14,8 @@ from wingbar import criteria, decoder, losses, perturb
 from wingbar.config import Config
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
-from wingbar.data.store import Store, to_device
+from wingbar.data.placement import place
+from wingbar.data.store import Store
 from wingbar.encoder import (
     Encoder,
     check_size,
@@ -225,8 +226,8 @@ def prepare(config: Config, method: Any, device: torch.device) -> Any:
 def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
     """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
     prepare(config, method, device)
-    on_device = to_device(store, device)
-    training = _stage(config, "train", method, _batches(config, on_device, build_views(config)), epochs=config.run.epochs)
+    placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
+    training = _stage(config, "train", method, _batches(config, placed, build_views(config)), epochs=config.run.epochs)
     if not config.synth.on or not config.decoder.epochs:
         return [training]
     rebuild = Rebuild(
@@ -235,11 +236,12 @@ def build_stages(config: Config, method: Any, store: Store, device: torch.device
         loss=method.readings.rebuild_loss,
         mode=DECODER_INIT[config.readings.decoder_init_bn],
     )
-    batches = _batches(config, on_device, lambda images, aspect, generator: (), stream=1)
+    batches = _batches(config, placed, lambda images, aspect, generator: (), stream=1)
     return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
 
 
 def build_views(config: Config) -> views.Augment:
+    """What makes views of stored images, compiled where that pays."""
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
         augment = views.moco(size=data.size, count=data.view_count, scale=scale)

@@ -16,10 +16,24 @@ class Data:
     """Folder of images, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
     name: str = "flat"
     """How to read `root`: flat, folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
+    options: tuple[str, ...] = ()
+    """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
+    download: bool = False
+    """Fetch the data set into `root` first, where torchvision can (aircraft, cifar100, flowers102, pets)."""
     size: int = 224
     """Side of the images the encoder sees, a multiple of 32."""
     stored: int = 256
-    """Side at which decoded images are kept in memory."""
+    """Side at which decoded images are kept."""
+    cache: bool = True
+    """Keep decoded images on disk, in $WINGBAR_CACHE or ~/.cache/wingbar, so that the next start takes seconds."""
+    placement: Literal["auto", "device", "pinned", "streamed"] = "auto"
+    """Where decoded images lie: on the device, in pinned host memory, streamed from disk; auto: the first that fits."""
+    workers: int = 0
+    """Threads that read and decode; 0: one per core."""
+    strict: bool = False
+    """Stop if any file is unreadable."""
+    most_broken: float = 0.01
+    """Largest share of unreadable files; they are left out and listed, above this the run stops."""
     batch: int = 128
     """Images per optimiser step."""
     views: Literal["moco", "asymmetric"] = "moco"

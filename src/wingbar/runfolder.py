@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import shutil
@@ -20,7 +21,15 @@ from wingbar.data.store import Store
 from wingbar.settings import changed, from_json, to_json
 from wingbar.types import UserError
 
-__all__ = ["check_folder", "environment", "is_run", "make_folder"]
+__all__ = ["check_folder", "check_unreadable", "environment", "is_run", "make_folder"]
+
+UNREADABLE = "unreadable.txt"
+# Settings that do not change what is computed, or that are checked anew: a run may go on with others.
+FREE = {
+    *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
+    *("run.out", "run.device", "run.precision", "run.channels_last", "run.compile", "run.log_every"),
+    *("run.save_minutes", "run.tensorboard", "run.overwrite", "run.resume"),
+}
 
 
 def check_folder(config: Config) -> None:
@@ -35,7 +44,7 @@ def check_folder(config: Config) -> None:
     if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
         raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
     _check_writable(out)
-    if not out.exists() or not any(out.iterdir()):
+    if not out.exists() or {path.name for path in out.iterdir()} <= {UNREADABLE}:
         return
     if not config.run.overwrite and not config.run.resume:
         raise UserError(
@@ -69,7 +78,7 @@ def _check_same(config: Config, before: Config) -> None:
         for setting in dataclasses.fields(new):
             name = f"{part.name}.{setting.name}"
             differ = getattr(new, setting.name) != getattr(old, setting.name)
-            if differ and (part.name != "run" or setting.name in ("epochs", "seed", "accumulate")):
+            if differ and name not in FREE:
                 raise UserError(
                     f"{name} differs from the run in {config.run.out}; use wingbar resume, or another run.out"
                 )
@@ -88,8 +97,30 @@ def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path
         _write(out / "environment.json", json.dumps(made_with, indent=2))
         _write(out / "config.json", to_json(kept))
     if store.broken:
-        _write(out / "unreadable.txt", "\n".join(f"{bad.path}\t{bad.reason}" for bad in store.broken))
+        _list_unreadable(out, store)
+    else:
+        (out / UNREADABLE).unlink(missing_ok=True)  # of an earlier attempt, mended since
     return out
+
+
+def check_unreadable(config: Config, store: Store) -> None:
+    """Refuse data of which too much cannot be read; the list of it is left where the run would have been."""
+    bad, out = len(store.broken), Path(config.run.out)
+    share = bad / (bad + len(store.images))
+    if not bad or (share <= config.data.most_broken and not config.data.strict):
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    _list_unreadable(out, store)
+    enough = math.ceil(share * 100) / 100
+    way_out = "drop --data.strict" if config.data.strict else f"say --data.most-broken {enough:g}"
+    raise UserError(
+        f"{bad:,} of {bad + len(store.images):,} files ({share:.1%}) are unreadable, first {store.broken[0].reason}; "
+        f"all are listed in {out / UNREADABLE}; mend or remove them, or {way_out} to train without them"
+    )
+
+
+def _list_unreadable(out: Path, store: Store) -> None:
+    _write(out / UNREADABLE, "\n".join(f"{bad.path}\t{bad.reason}" for bad in store.broken))
 
 
 def _empty(folder: Path) -> None:

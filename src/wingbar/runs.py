@@ -13,15 +13,12 @@ from typing import Any, NamedTuple
 from wingbar.build import Stage, build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
-from wingbar.data.datasets import Source, load, look_alikes
-from wingbar.data.listing import Listing
-from wingbar.data.lookalike import Lookalike
-from wingbar.data.readers import read
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
+from wingbar.images import count, find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
 from wingbar.recipes import recipe_named
-from wingbar.runfolder import check_folder, environment, is_run, make_folder
+from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
@@ -68,10 +65,11 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     config = _absolute(config)
     check_folder(config)
     device = choose_device(config.run.device)
-    source = store or _source(config)
-    check_batch(config.data.batch, parts=config.run.accumulate, images=_count(source))
+    source = store or find_source(config)
+    check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
     method = build_method(config)
-    store = source if isinstance(source, Store) else _open(config, source, quiet=quiet)
+    store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
+    check_unreadable(config, store)
     stages = build_stages(config, method, store, device)
     out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
@@ -93,31 +91,6 @@ def _absolute(config: Config) -> Config:
     if Path(config.encoder.weights).expanduser().is_file():
         full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
     return changed(config, full)
-
-
-# --- the data ---------------------------------------------------------------------------------------------------------
-
-
-def _source(config: Config) -> Source:
-    """The training images, before any is decoded."""
-    data = config.data
-    if data.root == "lookalike":
-        return look_alikes("train", side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
-    return read(data.name, data.root, "train")
-
-
-def _open(config: Config, source: Source, *, quiet: bool) -> Store:
-    title = "drawing images" if isinstance(source, Lookalike) else "decoding images"
-    if isinstance(source, Listing) and not quiet:
-        print(*(f"note: {note}" for note in source.notes), sep="\n", end="\n" * bool(source.notes), file=sys.stderr)
-    with Bar(title, _count(source), quiet=quiet) as bar:
-        return load(source, side=config.data.stored, progress=bar.reach)
-
-
-def _count(source: Source | Store) -> int:
-    if isinstance(source, Lookalike):
-        return len(source)
-    return len(source.names if isinstance(source, Listing) else source.images)
 
 
 def _restore(stages: list[Stage], method: Any, out: Path) -> Position:

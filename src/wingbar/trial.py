@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -152,7 +153,7 @@ def _show_birds(store: Store, classes: int, path: Path) -> None:
     """Every row shows one species under different conditions."""
     assert store.labels is not None
     names = Lookalike(classes=classes).names[:8]
-    rows = [store.images[store.labels == label][:8] for label in range(len(names))]
+    rows = [store.images[torch.where(store.labels == label)[0][:8]] for label in range(len(names))]
     grid(rows, names=names, cell=store.images.shape[-1]).save(path)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile, features
 from torch.nn import functional as F
 
-from wingbar.data.store import decode, find_images
+from wingbar.data.datasets import lookalike_store
+from wingbar.data.decoding import Picture, decode_file
+from wingbar.data.store import Files, decode, find_images
 from wingbar.types import UserError
 
 Pixels = np.ndarray
@@ -163,6 +169,41 @@ def cmyk(path: Path) -> Pixels:
     return gradient()
 
 
+def moving(path: Path) -> Pixels:
+    """The first picture counts here, too."""
+    black = Image.new("RGB", (SIDE, SIDE))
+    Image.fromarray(gradient()).save(path, save_all=True, append_images=[black], lossless=True)
+    return gradient()
+
+
+def deep_colours(path: Path) -> Pixels:
+    """A PNG of 16 bits per channel, which Pillow reads but does not write."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in gradient().astype(np.uint16) * 257)
+    path.write_bytes(png(SIDE, SIDE, depth=16, rows=rows))
+    return gradient()
+
+
+def floats_with_holes(path: Path) -> Pixels:
+    """Science writes what it did not measure as NaN."""
+    values = gradient()[..., 0].astype(np.float32) / 255
+    values[3, 4], values[5, 6] = np.nan, np.inf
+    Image.fromarray(values).save(path)
+    expected = gradient()[..., [0, 0, 0]].astype(int)
+    expected[3, 4] = expected[5, 6] = 0
+    return expected
+
+
+def png(width: int, height: int, *, depth: int = 8, rows: bytes = b"", extra: bytes = b"") -> bytes:
+    """An RGB PNG with any promise in its header."""
+    header = struct.pack(">IIBBBBB", width, height, depth, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), extra, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
 def rgb(path: Path) -> Pixels:
     Image.fromarray(gradient()).save(path, **({"lossless": True} if path.suffix == ".webp" else {"quality": 98}))
     return gradient()
@@ -187,6 +228,12 @@ def rgb(path: Path) -> Pixels:
         ("plain.png", rgb, 0),
         ("plain.webp", rgb, 0),
         ("plain.bmp", rgb, 0),
+        ("plain.ppm", rgb, 0),
+        ("moving.webp", moving, 0),
+        ("moving.png", moving, 0),
+        ("deep-colours.png", deep_colours, 1),
+        ("floats.tif", floats_with_holes, 1),
+        pytest.param("plain.avif", rgb, 8, marks=pytest.mark.skipif(not features.check("avif"), reason="no AVIF here")),
     ],
 )
 def test_every_kind_of_image_becomes_rgb(name, write: Callable[[Path], Pixels], tolerance, tmp_path):
@@ -219,6 +266,36 @@ def test_photos_stand_upright_whatever_their_exif_orientation(orientation, tmp_p
     expected = np.asarray(Image.fromarray(upright).resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(int)
     assert store.aspect.tolist() == [2.0]
     assert np.abs(store.images[0].permute(1, 2, 0).numpy() - expected).max() <= 4
+
+
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_formats_that_turn_themselves_are_not_turned_twice(orientation, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    lying = Image.fromarray(np.ascontiguousarray(STORED[orientation](gradient(16, 32))))
+    for name in ("a.tif", "b.png", "c.webp"):
+        lying.save(tmp_path / name, exif=exif, **({"lossless": True} if name == "c.webp" else {}))
+    store = decode(find_images(tmp_path), side=SIDE)
+    upright = np.asarray(Image.fromarray(gradient(16, 32)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(int)
+    assert store.aspect.tolist() == [2.0, 2.0, 2.0]
+    for image in store.images:
+        assert np.abs(image.permute(1, 2, 0).numpy() - upright).max() <= 1
+
+
+def test_a_photo_with_a_damaged_exif_block_is_still_a_photo(tmp_path):
+    block = b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(range(256))
+    Image.fromarray(gradient()).save(tmp_path / "photo.jpg", exif=block, quality=98)
+    assert np.abs(decoded(tmp_path / "photo.jpg") - gradient()).max() <= 4
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_large_photos_are_decoded_smaller_to_the_same_picture(mode, tmp_path):
+    """JPEG is asked for twice the side at least; the slow way decodes all of it. Sizes are no multiples of eight."""
+    whole = Image.fromarray(gradient(805, 1203)).convert(mode)
+    whole.save(tmp_path / "photo.jpg", quality=95)
+    expected = whole.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    assert np.abs(decoded(tmp_path / "photo.jpg") - np.asarray(expected).astype(int)).max() <= 3
+    assert decode(find_images(tmp_path), side=SIDE).aspect.tolist() == pytest.approx([1203 / 805])
 
 
 def test_images_are_squashed_to_the_square_and_their_aspect_is_kept(tmp_path):
@@ -260,3 +337,135 @@ def test_a_folder_without_a_single_readable_image_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none of the 2 files .*a\.jpg") as error:
         decode(find_images(tmp_path), side=4)
     assert "\n" not in str(error.value)
+
+
+def encoded(pixels: Pixels, kind: str, **options: object) -> bytes:
+    held = io.BytesIO()
+    Image.fromarray(pixels).save(held, kind, **options)
+    return held.getvalue()
+
+
+KINDS = {
+    "jpg": ("JPEG", {}), "png": ("PNG", {}), "webp": ("WEBP", {}), "gif": ("GIF", {}), "bmp": ("BMP", {}),
+    "tif": ("TIFF", {}), "tiff": ("TIFF", {"compression": "tiff_lzw"}), "jpeg": ("JPEG", {"progressive": True}),
+    **({"avif": ("AVIF", {})} if features.check("avif") else {}),
+}  # fmt: skip
+
+
+def with_size(data: bytes, ending: str, size: int) -> bytes:
+    """The same file, promising size × size pixels."""
+    at = bytearray(data)
+    if ending in ("jpg", "jpeg"):
+        place = data.index(b"\xff\xc0" if ending == "jpg" else b"\xff\xc2")
+        at[place + 5 : place + 9] = struct.pack(">HH", min(size, 65000), min(size, 65000))
+    elif ending == "png":
+        at[16:24] = struct.pack(">II", size, size)
+        at[29:33] = struct.pack(">I", zlib.crc32(bytes(at[12:29])))
+    elif ending == "gif":
+        at[6:10] = struct.pack("<HH", min(size, 65535), min(size, 65535))
+    elif ending == "bmp":
+        at[18:26] = struct.pack("<ii", size, size)
+    elif ending == "webp":  # 14 bits a side
+        place = data.index(b"\x9d\x01\x2a") + 3
+        at[place : place + 4] = struct.pack("<HH", min(size, 16383), min(size, 16383))
+    elif ending == "avif":
+        place = data.index(b"ispe") + 8
+        at[place : place + 8] = struct.pack(">II", size, size)
+    else:
+        start = struct.unpack("<I", data[4:8])[0]
+        for entry in range(start + 2, start + 2 + 12 * struct.unpack("<H", data[start : start + 2])[0], 12):
+            if struct.unpack("<H", data[entry : entry + 2])[0] in (256, 257, 278):
+                at[entry + 2 : entry + 12] = struct.pack("<HII", 4, 1, size)
+    return bytes(at)
+
+
+def test_two_hundred_damaged_files_do_no_harm(tmp_path, recwarn):
+    """Cut, flipped, misnamed or boasting files: none crashes or hangs, and what is cut or boasts is refused.
+
+    A flipped byte can give another well-formed file: in the compressed data of a JPEG or WebP, and in every pixel of a
+    BMP, nothing says what should have been there. Such a file is an image of the right shape, and no more is asked.
+    """
+    rng = np.random.default_rng(0)
+    birds = lookalike_store("train", side=48, classes=4, images=4, loud=1.0).images.permute(0, 2, 3, 1).numpy()
+    endings, done = list(KINDS), {"cut": [], "flipped": [], "misnamed": [], "boasting": []}
+    for number in range(200):
+        ending = endings[number % len(endings)]
+        data = encoded(birds[number % 4], KINDS[ending][0], **KINDS[ending][1])
+        way = list(done)[number // len(endings) % 4]
+        if way == "cut":
+            data = data[: rng.integers(int(0.95 * len(data)))]
+        elif way == "flipped":
+            bytes_ = np.frombuffer(data, np.uint8).copy()
+            bytes_[rng.integers(len(data), size=rng.integers(1, 12))] ^= rng.integers(1, 256, dtype=np.uint8)
+            data = bytes_.tobytes()
+        elif way == "boasting":
+            data = with_size(data, ending, int(rng.choice([9000, 12000, 60000, 2**31 - 1])))
+        name = f"{number:03d}.{endings[rng.integers(len(endings))] if way == 'misnamed' else ending}"
+        (tmp_path / name).write_bytes(data)
+        done[way].append(name)
+    store = decode(find_images(tmp_path), side=SIDE)
+    refused = {bad.path.name for bad in store.broken}
+    assert len(store.images) + len(refused) == 200 and store.images.shape[1:] == (3, SIDE, SIDE)
+    assert store.images.dtype == torch.uint8 and (store.aspect > 0).all() and store.aspect.isfinite().all()
+    assert refused.issuperset(done["cut"] + done["boasting"]) and refused.isdisjoint(done["misnamed"])
+    assert all(len(names) > 40 for names in done.values()) and not recwarn.list
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iCCP"])
+def test_a_bomb_in_a_pngs_words_is_refused(kind, tmp_path):
+    bomb = chunk(kind, b"name\0\0" + zlib.compress(bytes(100_000_000)))
+    (tmp_path / "a.png").write_bytes(png(4, 4, rows=bytes(4 * 13), extra=bomb))
+    (tmp_path / "b.png").write_bytes(png(4, 4, rows=bytes(4 * 13)))
+    assert "too large" in decode(find_images(tmp_path), side=SIDE).broken[0].reason
+
+
+def test_nothing_but_images_is_ever_opened(tmp_path):
+    """Pillow would hand PostScript to another program."""
+    (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    assert "no image in a format we read" in decode_file(tmp_path / "a.jpg", side=SIDE).reason
+
+
+def test_half_a_picture_is_refused_whatever_somebody_told_pillow(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    data = encoded(gradient(200, 200), "JPEG")
+    (tmp_path / "half.jpg").write_bytes(data[: len(data) // 2])
+    (tmp_path / "whole.jpg").write_bytes(data)
+    assert [bad.path.name for bad in decode(find_images(tmp_path), side=SIDE).broken] == ["half.jpg"]
+
+
+def test_pillows_warnings_stay_inside(tmp_path, monkeypatch):
+    """A TIFF whose tag table runs past its end makes Pillow warn; so does a large picture."""
+    whole = encoded(gradient(), "TIFF", tiffinfo={270: "x" * 100})
+    (tmp_path / "a.tif").write_bytes(whole[:-40])
+    Image.fromarray(gradient()).save(tmp_path / "large.tif")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", SIDE * SIDE - 1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        decode_file(tmp_path / "a.tif", side=SIDE)
+        decode_file(tmp_path / "large.tif", side=SIDE)
+        assert said, "without care Pillow warns"
+        said.clear()
+        assert decode(find_images(tmp_path), side=SIDE).images.shape[0] >= 1
+        assert not said
+
+
+# --- images that stay in their files ---------------------------------------------------------------------------------
+
+
+def test_files_give_what_decoding_gives(tmp_path):
+    for number in range(5):
+        Image.fromarray(gradient(20 + number, 30)).save(tmp_path / f"{number}.png")
+    paths = find_images(tmp_path)
+    files, store = Files(paths, side=SIDE), decode(paths, side=SIDE)
+    rows = torch.tensor([3, 0, 3])
+    assert len(files) == 5 and files.shape == store.images.shape
+    assert torch.equal(files[rows], store.images[rows])
+
+
+def test_a_file_that_vanished_is_named(tmp_path):
+    Image.fromarray(gradient()).save(tmp_path / "a.png")
+    files = Files(find_images(tmp_path), side=SIDE)
+    assert isinstance(decode_file(tmp_path / "a.png", side=SIDE), Picture)
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(UserError, match=r"a\.png could be read when the run began"):
+        files[torch.tensor([0])]

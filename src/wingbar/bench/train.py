@@ -14,8 +14,9 @@ from statistics import median
 from wingbar.bench.step import time_step
 from wingbar.bench.table import Row
 from wingbar.config import Config, Data
+from wingbar.images import find_source, open_source
 from wingbar.recipes import recipe_named
-from wingbar.runs import open_store, run
+from wingbar.runs import run
 from wingbar.settings import changed
 
 __all__ = ["Train", "bench_train"]
@@ -46,7 +47,7 @@ def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: N
     for title in ("images ready, first time or not", "images ready, again"):
         tell(title)
         began = time.perf_counter()
-        store = open_store(first, quiet=True)
+        store = open_source(first, find_source(first), quiet=True)
         rows.append(Row(title, {"seconds": time.perf_counter() - began, "images": float(len(store.images))}))
     epochs = math.ceil(options.steps * first.data.batch / len(store.images))
     for name in options.recipes:

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from wingbar.data.placement import ReadAhead
 from wingbar.data.store import Store
 from wingbar.types import Batch, UserError, Views
 
 __all__ = ["Batches", "check_batch", "fold"]
 
 ORDER, VIEWS, NOISE = range(3)  # independent streams of randomness
+AHEAD = 2  # steps whose images are read before they are asked for, where they are read at all
 
 
 def fold(*parts: int) -> int:
@@ -59,22 +61,26 @@ class Batches:
 
     def __call__(self, step: int) -> list[Batch]:
         """The batch of a step, as its parts."""
-        return [self._part(index, step, part) for part, index in enumerate(self._rows(step).chunk(self.parts))]
+        if isinstance(self.store.images, ReadAhead):
+            self.store.images.expect([rows for soon in range(step, step + 1 + AHEAD) for rows in self._rows(soon)])
+        return [self._part(rows, step, part) for part, rows in enumerate(self._rows(step))]
 
-    def _rows(self, step: int) -> Tensor:
+    def _rows(self, step: int) -> tuple[Tensor, ...]:
+        """The rows of a step's parts."""
         epoch, place = divmod(step, self.per_epoch)
         order = _order(len(self.store.images), fold(self.seed, ORDER, epoch))
-        return order[place * self.size : (place + 1) * self.size]
+        return order[place * self.size : (place + 1) * self.size].chunk(self.parts)
 
-    def _part(self, index: Tensor, step: int, part: int) -> Batch:
-        device = self.store.images.device
-        place = index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index  # no waiting
-        images, aspect = self.store.images[place], self.store.aspect[place]
+    def _part(self, rows: Tensor, step: int, part: int) -> Batch:
+        device = self.store.aspect.device  # where batches are made
+        index = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows  # no waiting
+        images = self.store.images[index if isinstance(self.store.images, Tensor) else rows]
+        aspect = self.store.aspect[index]
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
         return Batch(
             image=self.plain(images, aspect),
             views=self.views(images, aspect, generator),
-            index=place,
+            index=index,
             seed=fold(self.seed, NOISE, step, part, self.rank),
         )
 

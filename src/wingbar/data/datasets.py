@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
+from wingbar.data.cache import SILENT, Report, cached
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike, draw
-from wingbar.data.store import Store, decode
+from wingbar.data.memory import free_host_memory
+from wingbar.data.store import Files, Store, decode, row_bytes
 
 __all__ = ["Source", "load", "look_alikes", "lookalike_store"]
 
@@ -27,14 +33,67 @@ def look_alikes(split: Literal["train", "test"], *, side: int, classes: int, ima
     return Lookalike(classes=classes, images=images, size=size, seed=SPLIT_SEEDS[split], loud=loud)
 
 
-def load(source: Source, *, side: int, progress: Callable[[int], None] | None = None) -> Store:
-    """Every image of the source as pixels; `progress` is told how many are done."""
+def load(
+    source: Source,
+    *,
+    side: int,
+    cache: Path | None = None,
+    streamed: bool = False,
+    workers: int = 0,
+    report: Report = SILENT,
+) -> Store:
+    """Every image of the source: drawn, as it came, or decoded, into the cache if there is one.
+
+    Without a cache, images are decoded into memory; `streamed`, or more than fits, they stay in their files.
+    """
     if isinstance(source, Lookalike):
-        drawn = draw(source, progress=progress)
+        drawn = draw(source, progress=report.bar("drawing images", len(source)))
         return Store(drawn.images, torch.ones(len(source)), drawn.labels)
     if source.pixels is not None:
         return Store(source.pixels, torch.ones(len(source.names)), source.labels)
-    return decode(source.paths, side=side, labels=source.labels, progress=progress)
+    paths, labels = source.paths, source.labels
+    if cache is not None:
+        with _going_on_without(report):
+            return cached(paths, side=side, root=cache, labels=labels, workers=workers, report=report)
+    if streamed or len(paths) * row_bytes(side) > free_host_memory() // 2:
+        return _from_files(paths, side=side, cache=cache, labels=labels, workers=workers, report=report)
+    progress = report.bar("decoding images", len(paths))
+    return decode(paths, side=side, labels=labels, workers=workers, progress=progress)
+
+
+def _from_files(
+    paths: Sequence[Path],
+    *,
+    side: int,
+    cache: Path | None,
+    labels: Int[Tensor, " n"] | None,
+    workers: int,
+    report: Report,
+) -> Store:
+    """A store that decodes when it is asked, after one pass that finds shapes and unreadable files.
+
+    That pass is decoding to a single pixel, which is small enough to be kept in memory or cached.
+    """
+    if cache is not None:
+        with _going_on_without(report):
+            seen = cached(paths, side=1, root=cache, labels=labels, workers=workers, report=report)
+            return _with_files(seen, paths, side)
+    progress = report.bar("checking images", len(paths))
+    return _with_files(decode(paths, side=1, labels=labels, workers=workers, progress=progress), paths, side)
+
+
+def _with_files(seen: Store, paths: Sequence[Path], side: int) -> Store:
+    broken = {bad.path for bad in seen.broken}
+    return seen._replace(images=Files([path for path in paths if path not in broken], side=side))
+
+
+@contextmanager
+def _going_on_without(report: Report) -> Iterator[None]:
+    """A cache that cannot be used costs time, not the run."""
+    try:
+        yield
+    except OSError as error:
+        report.say(f"the images are not cached: {error}")
 
 
 def lookalike_store(
@@ -44,8 +103,8 @@ def lookalike_store(
     classes: int,
     images: int,
     loud: float,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Store:
     """A split of the embedded data set, drawn, with labels."""
     birds = look_alikes(split, side=side, classes=classes, images=images, loud=loud)
-    return load(birds, side=side, progress=progress)
+    return load(birds, side=side, report=SILENT._replace(bar=lambda title, total: progress))

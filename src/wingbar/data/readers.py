@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from wingbar.data import layouts, own
 from wingbar.data.listing import Listing, known
 from wingbar.types import UserError
 
-__all__ = ["DATASETS", "Counts", "Dataset", "read"]
+__all__ = ["DATASETS", "Counts", "Dataset", "parse_options", "read"]
 
 
 class Counts(NamedTuple):
@@ -140,6 +140,32 @@ def read(name: str, root: str | Path, split: str, *, download: bool = False, **o
     _complete(listing, split, dataset.fetch.format(root=where))
     counts = next((dataset.variants[value] for value in options.values() if value in dataset.variants), dataset.counts)
     return listing._replace(notes=(*listing.notes, *_differences(listing, split, counts)))
+
+
+def parse_options(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Options of a data set's reader from `key=value` words, as numbers where it wants numbers.
+
+    >>> parse_options("folder", ["test_fraction=0.1", "seed=3"])
+    {'test_fraction': 0.1, 'seed': 3}
+    """
+    known("data set", name, DATASETS)
+    kinds = {
+        option.name: option.annotation
+        for option in inspect.signature(DATASETS[name].layout, eval_str=True).parameters.values()
+        if option.kind is option.KEYWORD_ONLY
+    }
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise UserError(f"data.options has {word!r}; an option is key=value, such as level=family")
+        known(f"option of {name}", key, list(kinds))
+        try:
+            found[key] = kinds[key](value)
+        except ValueError as error:
+            wanted = "a whole number" if kinds[key] is int else "a number"
+            raise UserError(f"option {key} of {name} is {value!r}; it takes {wanted}") from error
+    return found
 
 
 def _download(dataset: Dataset, root: Path) -> None:

@@ -1,25 +1,36 @@
-"""Decoded images in memory: squashed to one square, their true aspect ratio beside them."""
+"""The images of a split as bytes: squashed to one square, their true aspect ratio beside them, wherever they lie."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
-from PIL import Image, ImageOps
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from wingbar.data.decoding import Found, Picture, decode_all, decode_file, prepare_pillow
 from wingbar.types import UserError
 
-__all__ = ["Broken", "Store", "decode", "find_images", "to_device"]
+__all__ = ["Broken", "Files", "Images", "Store", "assemble", "decode", "find_images", "readable", "row_bytes"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
-MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Images by row: a tensor in any memory, a map of a file, or files that are decoded when asked for."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """(n, 3, side, side)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> UInt8[Tensor, "b 3 side side"]:
+        """The images of these rows, an integer tensor."""
 
 
 class Broken(NamedTuple):
@@ -30,17 +41,20 @@ class Broken(NamedTuple):
 
 
 class Store(NamedTuple):
-    """All images of a split as bytes, (N, 3, side, side); `labels` only where somebody knows them."""
+    """All images of a split, (n, 3, side, side); `labels` only where somebody knows them."""
 
-    images: UInt8[Tensor, "n 3 side side"]
+    images: Images
     aspect: Float[Tensor, " n"]  # original width / height
     labels: Int[Tensor, " n"] | None = None
     broken: Sequence[Broken] = ()
 
 
-def to_device(store: Store, device: torch.device) -> Store:
-    """The same store with its images on the device."""
-    return store._replace(images=store.images.to(device), aspect=store.aspect.to(device))
+def row_bytes(side: int) -> int:
+    """Bytes of one stored image."""
+    return 3 * side * side
+
+
+# --- which files -----------------------------------------------------------------------------------------------------
 
 
 def find_images(root: str | Path) -> list[Path]:
@@ -69,54 +83,61 @@ def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
             yield path
 
 
+# --- from files to images --------------------------------------------------------------------------------------------
+
+
 def decode(
     paths: Sequence[Path],
     *,
     side: int,
     labels: Int[Tensor, " n"] | None = None,
-    progress: Callable[[int], None] | None = None,
+    workers: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Store:
-    """The images in these files. Unreadable ones are left out, with their labels, and listed in `broken`."""
+    """The images in these files, in memory. Unreadable ones are left out, with their labels, and listed in `broken`."""
     images = torch.empty(len(paths), 3, side, side, dtype=torch.uint8)
-    aspects, broken = torch.zeros(len(paths)), []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes outside the interpreter's lock
-        for row, result in enumerate(pool.map(lambda path: _decode(path, side), paths)):
-            if isinstance(result, Broken):
-                broken.append(result)
-            else:
-                images[row], aspects[row] = torch.from_numpy(result[0]).permute(2, 0, 1), result[1]
-            if progress:
-                progress(row + 1)
-    if len(broken) == len(paths):
-        raise UserError(f"none of the {len(paths)} files is a readable image; the first: {broken[0].reason}")
-    store = Store(images, aspects, labels, broken)
-    return _without(store, aspects == 0) if broken else store
+    places = iter(images)
+    found = decode_all(
+        paths,
+        lambda pixels: next(places).copy_(torch.from_numpy(pixels)),
+        side=side,
+        workers=workers,
+        progress=progress,
+    )
+    return assemble(images[: len(found.aspect)], found, paths, labels)
 
 
-def _without(store: Store, rows: Bool[Tensor, " n"]) -> Store:
-    labels = None if store.labels is None else store.labels[~rows]
-    return Store(store.images[~rows], store.aspect[~rows], labels, store.broken)
+def assemble(images: Images, found: Found, paths: Sequence[Path], labels: Int[Tensor, " n"] | None) -> Store:
+    """A store of the readable files' images; labels are given for all files, the readable ones' are kept."""
+    broken = [Broken(paths[row], reason) for row, reason in found.unreadable.items()]
+    return Store(images, found.aspect, None if labels is None else labels[readable(found, len(paths))], broken)
 
 
-def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], float] | Broken:
-    """One image upright, in RGB, squashed to (side, side, 3), with its aspect ratio."""
-    try:
-        with Image.open(path) as file:
-            if file.width * file.height > MOST_PIXELS:
-                return Broken(path, f"{path.name}: {file.width} × {file.height} pixels are too many")
-            image = _rgb(ImageOps.exif_transpose(file))
-    except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
-        return Broken(path, f"{path.name}: {type(error).__name__}: {error}")
-    return np.array(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
+def readable(found: Found, count: int) -> list[int]:
+    """Places of the readable ones in a list of `count` files."""
+    return [row for row in range(count) if row not in found.unreadable]
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    """Any Pillow mode as RGB; deep greys are scaled, where Pillow would clip them."""
-    if image.mode.startswith("I") or image.mode == "F":
-        values = np.asarray(image, dtype=np.float64)
-        full = 1.0 if image.mode == "F" and values.max() <= 1 else 255.0 if values.max() <= 255 else 65535.0
-        full = 65535.0 if image.mode.startswith("I;16") else full
-        return Image.fromarray((values / full * 255).clip(0, 255).round().astype(np.uint8)).convert("RGB")
-    if "transparency" in image.info:  # a palette's transparency is understood by RGBA alone
-        image = image.convert("RGBA")
-    return image.convert("RGB")
+class Files:
+    """Images that stay in their files and are decoded whenever they are asked for."""
+
+    def __init__(self, paths: Sequence[Path], *, side: int) -> None:
+        prepare_pillow()
+        self.paths, self.side = paths, side
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(n, 3, side, side)."""
+        return len(self.paths), 3, self.side, self.side
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, rows: Int[Tensor, " b"]) -> UInt8[Tensor, "b 3 side side"]:
+        return torch.from_numpy(np.stack([self._read(self.paths[row]) for row in rows.tolist()]))
+
+    def _read(self, path: Path) -> UInt8[np.ndarray, "3 side side"]:
+        found = decode_file(path, side=self.side)
+        if isinstance(found, Picture):
+            return found.pixels
+        raise UserError(f"{path} could be read when the run began, and cannot now ({found.reason}); mend it and resume")

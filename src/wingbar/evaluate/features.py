@@ -23,9 +23,9 @@ def embed_store(
     """
     training, device = method.training, next(method.parameters()).device
     method.eval()
-    features = [
-        method.embed(prepare(images.to(device), aspect.to(device))).float().cpu()  # type: ignore[operator]
-        for images, aspect in zip(torch.split(store.images, batch), torch.split(store.aspect, batch), strict=True)
-    ]
+    features = []
+    for rows in torch.split(torch.arange(len(store.images)), batch):
+        images = prepare(store.images[rows].to(device), store.aspect[rows].to(device))
+        features.append(method.embed(images).float().cpu())  # type: ignore[operator]
     method.train(training)
     return torch.cat(features)

@@ -1,0 +1,227 @@
+"""Decoded images on disk, named by what is in their files and mapped into memory: the second start takes seconds.
+
+An entry is a folder: the bytes of all images, their aspect ratios, and about.json. It is written under another name and
+renamed when everything is on the disk, so an entry that can be seen is whole. A writer holds a lock that ends with its
+process; a reader holds one on the bytes for as long as they are mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import PIL
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from wingbar.data.contents import content_hashes, digest
+from wingbar.data.decoding import Found, decode_all
+from wingbar.data.locks import alone, share
+from wingbar.data.store import Store, assemble, row_bytes
+
+__all__ = [
+    "ABOUT",
+    "HASHES",
+    "PARTIAL",
+    "PIXELS",
+    "SILENT",
+    "About",
+    "Report",
+    "cache_root",
+    "cached",
+    "read_about",
+    "readable_size",
+]
+
+FORMAT = b"1"  # changes whenever the same files would give other bytes
+PIXELS, ASPECTS, ABOUT = "images.u8", "aspect.f32", "about.json"
+PARTIAL, HASHES = ".partial", "hashes"
+
+
+class Report(NamedTuple):
+    """How long work tells what it does; silent by default."""
+
+    bar: Callable[[str, int], Callable[[int], None]] = lambda title, total: lambda done: None  # told how far it is
+    say: Callable[[str], None] = lambda sentence: None
+
+
+SILENT = Report()
+
+
+class About(NamedTuple):
+    """What an entry says of itself."""
+
+    origin: str  # the folder its files lay in
+    images: int
+    side: int
+    unreadable: list[tuple[int, str]]  # place in the list of files, reason
+    pillow: str  # version that decoded
+
+
+def cache_root() -> Path:
+    """$WINGBAR_CACHE, or `wingbar` in the user's cache folder."""
+    if chosen := os.environ.get("WINGBAR_CACHE"):
+        return Path(chosen).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "wingbar"
+
+
+def readable_size(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> readable_size(2_317_000_000), readable_size(70_000)
+    ('2.32 GB', '0.07 MB')
+    """
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+def cached(
+    paths: Sequence[Path],
+    *,
+    side: int,
+    root: Path,
+    labels: Int[Tensor, " n"] | None = None,
+    workers: int = 0,
+    report: Report = SILENT,
+) -> Store:
+    """The images in these files, mapped from the cache, decoded into it first if need be; OSError if that cannot be."""
+    hashes = content_hashes(
+        paths, root / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
+    )
+    entry = root / digest(FORMAT, str(side).encode(), *hashes).hex()
+    found = _open(entry) or _make(entry, paths, side=side, workers=workers, report=report)
+    with suppress(OSError):  # somebody else's cache
+        os.utime(entry / ABOUT)  # when it was last used
+    images, facts = found
+    report.say(f"{len(images):,} images of side {side}, {readable_size(images.nbytes)}, mapped from {entry}")
+    return assemble(images, facts, paths, labels)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_about(entry: Path) -> About:
+    """What an entry says of itself; ValueError or OSError if it says nothing."""
+    try:
+        about = About(**json.loads((entry / ABOUT).read_text(encoding="utf-8")))
+        return about._replace(unreadable=[(int(row), str(reason)) for row, reason in about.unreadable])
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _open(entry: Path) -> tuple[UInt8[Tensor, "n 3 side side"], Found] | None:
+    """Images and facts of an entry; nothing if it is not there, damaged, or could be better by now."""
+    try:
+        about = read_about(entry)
+        images = _map(entry / PIXELS, (about.images, 3, about.side, about.side))
+        aspect = torch.from_numpy(np.fromfile(entry / ASPECTS, dtype=np.float32))
+    except (OSError, ValueError):
+        return None
+    if len(aspect) != about.images or (about.unreadable and about.pillow != PIL.__version__):
+        return None  # another Pillow may read what this one could not
+    return images, Found(aspect, dict(about.unreadable))
+
+
+def _map(path: Path, shape: tuple[int, int, int, int]) -> UInt8[Tensor, "n 3 side side"]:
+    """The file as a tensor that must not be written to; the system reads and forgets its pages as it sees fit."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != np.prod(shape):
+            raise ValueError(f"{path} is damaged")
+        share(file)  # the map holds a duplicate of the descriptor, and with it the lock, until the tensor is gone
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(pages, dtype=torch.uint8).view(shape)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _make(
+    entry: Path, paths: Sequence[Path], *, side: int, workers: int, report: Report
+) -> tuple[UInt8[Tensor, "n 3 side side"], Found]:
+    """Decode into a new entry, unless another process has just done so."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    lock = entry.with_suffix(".lock")
+    with alone(lock, busy=lambda: report.say("another process is decoding the same images; waiting for it")) as locked:
+        if found := _open(entry):
+            return found
+        _check_room(entry.parent, len(paths) * row_bytes(side))
+        if locked:  # what lies here half-written was left by somebody who was killed
+            for left in entry.parent.glob(f"{entry.name}.*{PARTIAL}"):
+                shutil.rmtree(left, ignore_errors=True)
+        partial = entry.with_suffix(f".{os.getpid()}-{time.time_ns()}{PARTIAL}")
+        try:
+            _write(partial, paths, side=side, workers=workers, progress=report.bar("decoding images", len(paths)))
+            _publish(partial, entry)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        found = _open(entry)
+        if found is None:
+            raise OSError(f"{entry} cannot be read back")
+        return found
+
+
+def _check_room(root: Path, needed: int) -> None:
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise OSError(f"{readable_size(needed)} are needed, {readable_size(free)} are free")
+
+
+def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, progress: Callable[[int], None]) -> None:
+    """Everything an entry holds, on the disk when this returns; one image after the other, so memory stays small."""
+    partial.mkdir()
+    with (partial / PIXELS).open("wb") as pixels:
+        found = decode_all(paths, lambda image: pixels.write(image.data), side=side, workers=workers, progress=progress)
+        _sync(pixels.fileno(), pixels.flush)
+    about = About(
+        origin=os.path.commonpath(paths),
+        images=len(found.aspect),
+        side=side,
+        unreadable=list(found.unreadable.items()),
+        pillow=PIL.__version__,
+    )
+    for name, content in {
+        ASPECTS: found.aspect.numpy().tobytes(),
+        ABOUT: json.dumps(about._asdict(), indent=1).encode(),
+    }.items():
+        with (partial / name).open("wb") as file:
+            file.write(content)
+            _sync(file.fileno(), file.flush)
+
+
+def _publish(partial: Path, entry: Path) -> None:
+    """Give the finished folder its name."""
+    _sync_folder(partial)
+    shutil.rmtree(entry, ignore_errors=True)  # damaged, or it would have been used
+    try:
+        partial.rename(entry)
+    except OSError:
+        if _open(entry) is None:  # where there are no locks another process may have been faster
+            raise
+    _sync_folder(entry.parent)
+
+
+def _sync(descriptor: int, flush: Callable[[], None] = lambda: None) -> None:
+    flush()
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Names are on the disk, too; not every system can be asked for that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

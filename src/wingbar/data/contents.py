@@ -1,0 +1,86 @@
+"""What is in files, as hashes; remembered, so that a file that did not change is never read again to be named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from wingbar.data.parallel import in_order
+
+__all__ = ["content_hashes", "digest"]
+
+LENGTH = 16  # bytes of a hash
+SETTLED = 2_000_000_000  # nanoseconds: a file younger than this may yet change without its times changing
+UNREADABLE = bytes(LENGTH)
+
+
+def digest(*parts: bytes) -> bytes:
+    """Sixteen bytes that name these parts."""
+    together = hashlib.blake2b(digest_size=LENGTH)
+    for part in parts:
+        together.update(len(part).to_bytes(8, "little") + part)
+    return together.digest()
+
+
+def content_hashes(
+    paths: Sequence[Path], folder: Path, *, workers: int = 0, watch: Callable[[int], Callable[[int], None]]
+) -> list[bytes]:
+    """The hash of each file's content. Only new and changed files are read: `watch` is told how many, then each one.
+
+    What was read is remembered in `folder`, by path, size and times, as git does; one file per data set.
+    """
+    memory = folder / digest(os.fsencode(os.path.commonpath(paths))).hex()
+    known, tags = _recall(memory), [_tag(path) for path in paths]
+    unknown = [row for row, tag in enumerate(tags) if tag not in known]
+    hashes = [known.get(tag, UNREADABLE) for tag in tags]
+    if unknown:
+        progress = watch(len(unknown))
+        fresh = in_order(_hash, [paths[row] for row in unknown], workers=workers)
+        for done, (row, content) in enumerate(zip(unknown, fresh, strict=True), start=1):
+            hashes[row] = content
+            progress(done)
+        with suppress(OSError):  # a cache that cannot be written to can still be read
+            _remember(memory, known | {tag: content for tag, content in zip(tags, hashes, strict=True) if tag})
+    return hashes
+
+
+def _tag(path: Path) -> bytes:
+    """A file as it looks from outside; nothing where that says nothing about what is inside."""
+    try:
+        look = path.stat()
+    except OSError:
+        return b""
+    if time.time_ns() - max(look.st_mtime_ns, look.st_ctime_ns) < SETTLED:
+        return b""
+    return digest(os.fsencode(path), *(str(n).encode() for n in (look.st_size, look.st_mtime_ns, look.st_ctime_ns)))
+
+
+def _hash(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=LENGTH)).digest()
+    except OSError:
+        return UNREADABLE  # the decoder will say why
+
+
+def _recall(memory: Path) -> dict[bytes, bytes]:
+    """Tag → hash; nothing, if there is nothing or it is damaged."""
+    try:
+        pairs = memory.read_bytes()
+    except OSError:
+        return {}
+    whole = range(0, len(pairs) - 2 * LENGTH + 1, 2 * LENGTH)
+    return {pairs[at : at + LENGTH]: pairs[at + LENGTH : at + 2 * LENGTH] for at in whole}
+
+
+def _remember(memory: Path, known: Mapping[bytes, bytes]) -> None:
+    """Written beside and renamed: two processes may do it at once, the later one stays."""
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=memory.parent, delete=False) as file:
+        file.write(b"".join(tag + content for tag, content in known.items()))
+    os.replace(file.name, memory)

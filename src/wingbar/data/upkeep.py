@@ -1,0 +1,120 @@
+"""What lies in the cache, and how to get rid of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from wingbar.data.cache import ABOUT, HASHES, PARTIAL, PIXELS, About, read_about
+from wingbar.data.locks import alone, is_shared
+from wingbar.types import UserError
+
+__all__ = ["Cleared", "Kept", "clear", "entries"]
+
+DAY = 86400.0
+
+
+class Kept(NamedTuple):
+    """An entry of the cache."""
+
+    key: str
+    about: About
+    bytes: int
+    used: float  # when last, in seconds since 1970
+
+
+class Cleared(NamedTuple):
+    """What `clear` did."""
+
+    removed: int  # entries
+    freed: int  # bytes
+    in_use: list[str]  # keys of entries that a running process has mapped or is writing; they stay
+
+
+def entries(root: Path) -> list[Kept]:
+    """Every whole entry, the last used first."""
+    found = (_kept(path) for path in _folders(root) if not path.name.endswith(PARTIAL))
+    return sorted((kept for kept in found if kept), key=lambda kept: -kept.used)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Entries, whole, damaged or half-written."""
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    return [path for path in found if path.name.endswith(PARTIAL) or (path / ABOUT).is_file()]
+
+
+def _kept(path: Path) -> Kept | None:
+    try:
+        return Kept(path.name, read_about(path), _size(path), (path / ABOUT).stat().st_mtime)
+    except (OSError, ValueError):
+        return None
+
+
+def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> Cleared:
+    """Remove the entries with these keys, or their beginnings, or all; only those not used for so many days."""
+    chosen = [path for path in _folders(root) if not keys or any(path.name.startswith(key) for key in keys)]
+    for key in keys:
+        if not key or not any(path.name.startswith(key) for path in chosen):
+            raise UserError(f"the cache in {root} has no entry {key!r}; wingbar cache list shows them")
+    removed, freed, in_use = 0, 0, []
+    for path in chosen:
+        if time.time() - _used(path) < unused_days * DAY:
+            continue
+        if not _is_free(path):
+            in_use.append(path.name)
+            continue
+        freed += _size(path)
+        removed += not path.name.endswith(PARTIAL)
+        _remove(path)
+    if not keys and not unused_days:
+        freed += _size(root / HASHES)
+        shutil.rmtree(root / HASHES, ignore_errors=True)
+    for lock in root.glob("*.lock"):
+        _can_lock(lock)  # and whoever locks it removes it
+    return Cleared(removed, freed, in_use)
+
+
+def _used(path: Path) -> float:
+    return ((path / ABOUT) if (path / ABOUT).exists() else path).stat().st_mtime
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no process reads the entry or writes it."""
+    if not path.name.endswith(PARTIAL):
+        return not is_shared(path / PIXELS)
+    return _can_lock(path.with_name(path.name.split(".")[0] + ".lock"))
+
+
+def _can_lock(lock: Path) -> bool:
+    try:
+        with alone(lock, busy=_refuse):
+            return True
+    except _Busy:
+        return False
+
+
+class _Busy(Exception):
+    """Somebody is writing."""
+
+
+def _refuse() -> None:
+    raise _Busy
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first, so that nobody finds half of it."""
+    hidden = path if path.name.endswith(PARTIAL) else path.with_suffix(f".{os.getpid()}{PARTIAL}")
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())

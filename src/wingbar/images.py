@@ -1,0 +1,70 @@
+"""The images a config speaks of: found, then decoded or drawn, with progress on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from wingbar.config import Config
+from wingbar.data.cache import Report, cache_root
+from wingbar.data.datasets import Source, load, look_alikes
+from wingbar.data.listing import Listing
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.readers import parse_options, read
+from wingbar.data.store import Store
+from wingbar.train.progress import Bar
+from wingbar.types import UserError
+
+__all__ = ["count", "find_source", "open_source"]
+
+
+def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
+    """The images of a split, before any is decoded."""
+    data = config.data
+    if data.root == "lookalike":
+        if data.options or data.download:
+            raise UserError("data.options and data.download are for data sets read from files; lookalike has neither")
+        return look_alikes(split, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
+    return read(data.name, data.root, split, download=data.download, **parse_options(data.name, data.options))
+
+
+def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store:
+    """The images, decoded or drawn, with bars and notes on the way."""
+    data = config.data
+    with _reporting(quiet=quiet) as report:
+        for note in source.notes if isinstance(source, Listing) else ():
+            report.say(note)
+        return load(
+            source,
+            side=data.stored,
+            cache=cache_root() if data.cache else None,
+            streamed=data.placement == "streamed",
+            workers=data.workers,
+            report=report,
+        )
+
+
+@contextmanager
+def _reporting(*, quiet: bool) -> Iterator[Report]:
+    """One bar at a time, sentences on stderr; quiet ones say nothing."""
+    with ExitStack() as shown:
+
+        def bar(title: str, total: int) -> Callable[[int], None]:
+            shown.close()
+            return shown.enter_context(Bar(title, total, quiet=quiet)).reach
+
+        def say(sentence: str) -> None:
+            shown.close()
+            if not quiet:
+                print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+        yield Report(bar, say)
+
+
+def count(source: Source | Store) -> int:
+    """How many images there are."""
+    if isinstance(source, Lookalike):
+        return len(source)
+    return len(source.names if isinstance(source, Listing) else source.images)

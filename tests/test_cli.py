@@ -236,7 +236,7 @@ def test_unknown_encoder(refused, tmp_path):
         (["--synth.bank", "7"], "synth.bank"),
         (["--method.queue", "7"], "method.queue"),
         (["--run.accumulate", "3"], "run.accumulate"),
-        (["--data.size", "100"], "96 or 128"),
+        (["--data.size", "100"], "96 or 112"),
         (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
         (["--run.device", "gpu"], "cuda"),
         (["--readings.pair-loss", "native"], "simsiam"),

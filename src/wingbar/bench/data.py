@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +111,7 @@ class _Blur:
     """PIL's own blur, as in MoCo's code: torchvision's is four times slower on a CPU."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+        return image.filter(ImageFilter.GaussianBlur(torch.empty(()).uniform_(0.1, 2.0).item()))
 
 
 def torchvision_views(size: int, *, scale: tuple[float, float] = (0.2, 1.0)) -> Callable[[Image.Image], Tensor]:

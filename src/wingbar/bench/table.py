@@ -51,7 +51,7 @@ def _shown(column: str, value: float | None) -> str:
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    software = {"python": platform.python_version(), "torch": version("torch"), "torchvision": version("torchvision")}
+    software = {"python": platform.python_version(), "torch": torch.__version__, "torchvision": version("torchvision")}
     return {
         **software,
         "system": platform.platform(),

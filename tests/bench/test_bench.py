@@ -1,0 +1,176 @@
+"""What is measured is the same work; what is written is what was measured."""
+
+import json
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from wingbar.bench import clock
+from wingbar.bench.command import bench
+from wingbar.bench.data import Data, bench_data, torchvision_views
+from wingbar.bench.literal import Listing
+from wingbar.bench.step import CASES, Step, bench_step
+from wingbar.bench.table import Row, bars, write_results
+from wingbar.bench.train import Train, bench_train
+from wingbar.build import build_method
+from wingbar.config import Config
+from wingbar.config import Data as Settings
+from wingbar.settings import changed
+from wingbar.types import Batch, UserError
+
+SMALL = {
+    "data.size": 32,
+    "data.batch": 4,
+    "encoder.name": "timm/test_resnet",
+    "encoder.weights": "random",
+    "method.queue": 16,
+    "synth.bank": 16,
+    "decoder.name": "tiny",
+}
+
+
+def method(**settings):
+    return build_method(changed(Config(), {**SMALL, **settings})).train()
+
+
+def batch() -> Batch:
+    image, *views = torch.randn(3, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return Batch(image, tuple(views), torch.arange(4))
+
+
+# --- the listing ------------------------------------------------------------------------------------------------------
+
+
+def test_the_listing_computes_the_losses_of_its_recipe():
+    """Base and reconstruction loss are those of our method when keys enter the queue before the loss."""
+    ours = method(**{"readings.enqueue": "before", "readings.encoder_bn": "shared"})
+    theirs = Listing(method(**{"readings.enqueue": "before"}))
+    expected, got = ours(batch()).losses, theirs(batch()).losses
+    assert_close(got["base"], expected["base"])
+    assert_close(got["rebuild"], expected["rebuild"])
+    assert got["pair"].isfinite()
+
+
+def passes(module, run) -> Counter:
+    """How often the trained encoder runs, with and without a graph."""
+    seen = Counter()
+    hook = module.encoder.register_forward_hook(lambda m, i, out: seen.update([out.vector.requires_grad]))
+    run(module)
+    hook.remove()
+    return seen
+
+
+def test_ours_saves_one_pass_and_one_graph():
+    forward = lambda module: module(batch())  # noqa: E731
+    assert passes(Listing(method()), forward) == {True: 6}
+    assert passes(method(), forward) == {True: 4, False: 1}
+
+
+def test_the_listing_is_a_method_that_trains():
+    listing = Listing(method())
+    before = [parameter.clone() for parameter in listing.key_encoder.parameters()]
+    names = {id(parameter) for group in listing.param_groups() for parameter in group.parameters}
+    assert names == {id(parameter) for parameter in listing.parameters() if parameter.requires_grad}
+    sum(listing(batch()).losses.values()).backward()
+    with torch.no_grad():
+        for parameter in listing.encoder.parameters():
+            parameter.add_(1.0)
+    listing.after_step([None])
+    assert any(not torch.equal(a, b) for a, b in zip(before, listing.key_encoder.parameters(), strict=True))
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------
+
+
+def test_warm_up_is_not_timed_and_the_median_counts(monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+
+    def work(repeat: int) -> None:
+        calls.append(repeat)
+        now[0] += {0: 100.0, 1: 100.0}.get(repeat, 0.001 * repeat)
+
+    timing = clock.time_repeats(work, repeats=5, warmup=2, device=torch.device("cpu"))
+    assert calls == list(range(7))
+    assert timing.ms == pytest.approx(4.0) and timing.quartiles == pytest.approx((3.0, 5.0))
+    assert timing.gigabytes is None and timing.per_second(8) == pytest.approx(2000)
+
+
+# --- tables and pictures ----------------------------------------------------------------------------------------------
+
+ROWS = [Row("a <b>", {"images/s": 50.0, "GB": None}), Row("c", {"images/s": 200.0}), Row("d", {"seconds": 1.0})]
+
+
+def test_results_are_read_back_as_they_were(tmp_path):
+    write_results(tmp_path, "step", {"size": 32}, ROWS, drawn="images/s")
+    kept = json.loads((tmp_path / "step.json").read_text())
+    assert kept["rows"] == [{"name": row.name, **row.values} for row in ROWS]
+    assert kept["options"] == {"size": 32} and kept["machine"]["torch"] == torch.__version__
+
+
+def test_bars_are_as_long_as_their_values():
+    picture = ElementTree.fromstring(bars("speed", ROWS, column="images/s"))
+    widths = [float(bar.get("width")) for bar in picture.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(widths) == 2 and widths[1] == pytest.approx(4 * widths[0])
+    assert "a <b>" in "".join(picture.itertext())
+
+
+# --- the benchmarks, tiny ---------------------------------------------------------------------------------------------
+
+
+def test_ratios_of_a_step_are_those_of_its_times(tmp_path):
+    cases = ("listing, PyTorch's defaults", "ours", "ours, fast", "MoCo v2")
+    rows = bench_step(Step("timm/test_resnet", size=64, batch=4, repeats=1, warmup=0, cases=cases, device="cpu"))
+    values = {row.name: row.values for row in rows}
+    assert tuple(values) == cases
+    for name in cases:
+        assert values[name]["× listing"] == pytest.approx(values[cases[0]]["ms"] / values[name]["ms"])
+        assert values[name]["images/s"] == pytest.approx(4000 / values[name]["ms"])
+    floor = 14 / 4 * values["MoCo v2"]["ms"]
+    assert values["ours"]["share of floor"] == pytest.approx(floor / values["ours"]["ms"])
+
+
+def test_every_case_is_a_recipe_that_can_be_built():
+    for case in CASES.values():
+        assert case.wrap(method(**case.settings)).param_groups()
+
+
+def test_an_unknown_case_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'ours'"):
+        bench_step(Step(cases=("our",)))
+
+
+def test_data_and_training_on_the_embedded_images():
+    settings = Settings(size=32, stored=40, batch=8, images=16)
+    rows = bench_data(Data(settings, images=16, workers=1, device="cpu"))
+    assert len(rows) == 5 and all(row.values["images/s"] > 0 for row in rows)
+    ready, again, moco = bench_train(
+        Train(settings, encoder="timm/test_resnet", recipes=("moco",), steps=20, device="cpu")
+    )
+    assert ready.values["images"] == again.values["images"] == 16
+    assert moco.values["share"] == pytest.approx(moco.values["images/s"] / moco.values["images/s, random images"])
+
+
+def test_torchvisions_view_is_a_normalised_square():
+    from PIL import Image
+
+    view = torchvision_views(24)(Image.new("RGB", (40, 30), (255, 0, 0)))
+    assert view.shape == (3, 24, 24) and view.dtype == torch.float32 and view.abs().max() < 3
+
+
+def test_the_command_writes_where_it_is_told(tmp_path, capsys):
+    size = ["--encoder", "timm/test_resnet", "--size", "32", "--batch", "4", "--device", "cpu"]
+    small = [*size, "--repeats", "1", "--warmup", "0", "--cases"]
+    bench(["step", *small, "MoCo v2", "--out", str(tmp_path / "new")])
+    assert "MoCo v2" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"step.json", "step.svg"}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        bench(["step", *small, "MoCo v2", "--out", str(tmp_path / "file")])
+    with pytest.raises(UserError, match="did you mean 'step'"):
+        bench(["stepp"])
+    bench([])
+    assert "step | data | train" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wingbar.types import UserError
 
-__all__ = ["Broken", "Store", "decode", "find_images", "to_device"]
+__all__ = ["Broken", "Store", "decode", "find_images", "open_rgb", "to_device"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb
@@ -100,14 +100,21 @@ def _without(store: Store, rows: Bool[Tensor, " n"]) -> Store:
 
 def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], float] | Broken:
     """One image upright, in RGB, squashed to (side, side, 3), with its aspect ratio."""
+    image = open_rgb(path)
+    if isinstance(image, Broken):
+        return image
+    return np.array(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
+
+
+def open_rgb(path: Path, content: IO[bytes] | None = None) -> Image.Image | Broken:
+    """The image in a file, upright and in RGB; `content` is what the file holds, where somebody has read it already."""
     try:
-        with Image.open(path) as file:
+        with Image.open(content or path) as file:
             if file.width * file.height > MOST_PIXELS:
                 return Broken(path, f"{path.name}: {file.width} × {file.height} pixels are too many")
-            image = _rgb(ImageOps.exif_transpose(file))
+            return _rgb(ImageOps.exif_transpose(file))
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
         return Broken(path, f"{path.name}: {type(error).__name__}: {error}")
-    return np.array(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
 
 
 def _rgb(image: Image.Image) -> Image.Image:

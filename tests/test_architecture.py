@@ -19,7 +19,7 @@ LAYERS = (
     {"build"},
     {"recipes"},
     {"runfolder"},
-    {"runs"},
+    {"runs", "doctor"},
     {"trial"},
     {"cli"},
     {"__main__"},

@@ -92,7 +92,7 @@ class _Check:
     """Also look for neighbours of this encoder: a run's folder, a weights file, or a model's name with --weights."""
     weights: str = ""
     """Of an encoder that is given by name: a file, or a name such as IMAGENET1K_V2."""
-    near: int = 6
+    near: int = 8
     """Bits of 64 in which the hashes of near duplicates may differ; 0 to 16."""
     cosine: float = 0.9
     """Least similarity of an encoder's neighbours."""

@@ -84,7 +84,7 @@ def examine(path: Path) -> Exam | Broken:
         content = path.read_bytes()
     except OSError as error:
         return Broken(path, f"{path.name}: {error.strerror}")
-    image = open_rgb(path, BytesIO(content))
+    image = open_rgb(path, content)
     if isinstance(image, Broken):
         return image
     with Image.open(BytesIO(content)) as file:  # its header only

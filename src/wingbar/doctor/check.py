@@ -36,7 +36,7 @@ def check(
     out: str | Path | None = None,
     encoder: str | None = None,
     weights: str = "",
-    near: int = 6,
+    near: int = 8,
     cosine: float = 0.9,
     device: str = "auto",
     workers: int | None = None,

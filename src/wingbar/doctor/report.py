@@ -124,8 +124,8 @@ class SplitFacts(NamedTuple):
 class Settings(NamedTuple):
     """What counted as the same."""
 
-    near: int = 6
-    alike: float = 0.8
+    near: int = 8
+    alike: float = 0.85
     encoder: str | None = None
     cosine: float = 0.9
 

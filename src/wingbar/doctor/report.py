@@ -86,7 +86,7 @@ class Pair(NamedTuple):
         return RELATIONS[2 * inside + same_class]
 
     @property
-    def badness(self) -> tuple[float, ...]:
+    def badness(self) -> tuple[int | float, ...]:
         """A sorting key, the worst pair first: by relation, then the surest."""
         distance = 99 if self.distance is None else self.distance
         return RELATIONS.index(self.relation), KINDS.index(self.kind), distance, -(self.cosine or 0), -self.correlation

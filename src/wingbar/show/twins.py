@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -15,8 +15,6 @@ WIDTH, HEIGHT, GAP = 224, 168, 8  # of a picture; between pictures
 HEAD, FOOT = 26, 44  # above and below the pictures of a cell
 MARGIN = 22  # between cells and around them
 MOUNT, PALE = (236, 232, 224), (128, 122, 114)
-
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 class Cell(NamedTuple):
@@ -43,20 +41,20 @@ def contact_sheet(cells: Sequence[Cell], *, columns: int = 3) -> Image.Image:
 def _mount(sheet: Image.Image, cell: Cell, left: int, top: int) -> None:
     pen, small, tiny = ImageDraw.Draw(sheet), ImageFont.load_default(size=15), ImageFont.load_default(size=13)
     pen.rectangle((left, top + 1, left + 4, top + 17), fill=cell.ink)
-    pen.text((left + 12, top), shortened(cell.title, small, 2 * WIDTH + GAP - 12), fill=cell.ink, font=small)
+    pen.text((left + 12, top), shortened(cell.title, small.getlength, 2 * WIDTH + GAP - 12), fill=cell.ink, font=small)
     for side, (image, (first, second)) in enumerate(zip(cell.pictures, cell.captions, strict=True)):
         x, y = left + side * (WIDTH + GAP), top + HEAD
         sheet.paste(ImageOps.pad(image, (WIDTH, HEIGHT), Image.Resampling.LANCZOS, color=MOUNT), (x, y))
-        pen.text((x, y + HEIGHT + 6), shortened(first, small, WIDTH), fill=INK, font=small)
-        pen.text((x, y + HEIGHT + 25), shortened(second, tiny, WIDTH), fill=PALE, font=tiny)
+        pen.text((x, y + HEIGHT + 6), shortened(first, small.getlength, WIDTH), fill=INK, font=small)
+        pen.text((x, y + HEIGHT + 25), shortened(second, tiny.getlength, WIDTH), fill=PALE, font=tiny)
 
 
-def shortened(text: str, font: Font, width: int) -> str:
+def shortened(text: str, length: Callable[[str], float], width: int) -> str:
     """The text as it is, or with its middle left out, so that it fits."""
-    if font.getlength(text) <= width:
+    if length(text) <= width:
         return text
-    kept = next(k for k in range(len(text) - 1, -1, -1) if font.getlength(_without_middle(text, k)) <= width or k == 0)
-    return _without_middle(text, kept)
+    shorter = (_without_middle(text, kept) for kept in range(len(text) - 1, 0, -1))
+    return next((cut for cut in shorter if length(cut) <= width), "…")
 
 
 def _without_middle(text: str, kept: int) -> str:

@@ -14,12 +14,13 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from wingbar import build_encoder, save_encoder
+from wingbar import build_encoder, load_encoder, save_encoder
 from wingbar.cli import main
 from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.doctor import Report, check
 from wingbar.doctor.report import LISTED, RELATIONS, to_json
+from wingbar.doctor.verdicts import judge
 from wingbar.show.twins import Cell, contact_sheet, shortened
 from wingbar.types import UserError
 
@@ -187,8 +188,6 @@ def test_without_labels_duplicates_are_repeats(tmp_path):
 
 
 def test_too_many_pairs_are_said_to_be_too_many(report):
-    from wingbar.doctor.verdicts import judge
-
     assert "lower --near" in said(report._replace(verdicts=judge(report._replace(complete=False))), "problem")
 
 
@@ -212,8 +211,6 @@ def test_an_encoder_adds_its_neighbours(encoder, faulty):
         for path in sorted((faulty / split).rglob("*.*"))
         if "blank" not in path.name and "broken" not in path.name
     ]
-    from wingbar import load_encoder
-
     images = plain(decode(names, side=224).images, size=224)
     with torch.no_grad():
         features = load_encoder(encoder / "encoder.safetensors")(images).vector
@@ -253,7 +250,8 @@ def test_the_command_leaves_a_report_and_a_contact_sheet(faulty, report, tmp_pat
     assert written == json.loads(json.dumps(to_json(report)))
     assert written["pairs"]["total"] == 6 and written["pairs"]["relations"][CROSS] == 2
     assert written["pairs"]["worst"][0]["second"] == {"split": "test", "name": "test/jay/as-jpeg.jpg", "class": "jay"}
-    assert Image.open(tmp_path / "check-birds/pairs.png").width > 1000
+    with Image.open(tmp_path / "check-birds/pairs.png") as sheet:
+        assert sheet.width > 1000
 
 
 def test_a_report_replaces_the_one_before(faulty, birds, tmp_path, capsys):

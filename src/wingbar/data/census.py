@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,16 +78,12 @@ def _examine_row(listing: Listing, row: int) -> Exam | Broken:
 
 
 def examine(path: Path) -> Exam | Broken:
-    """The picture in a file, read and decoded once."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        return Broken(path, f"{path.name}: {error.strerror}")
-    image = open_rgb(path, content)
+    """The picture in a file."""
+    image = open_rgb(path)
     if isinstance(image, Broken):
         return image
-    with Image.open(BytesIO(content)) as file:  # its header only
-        return _measure(image, content, kind=file.format or "unknown", mode=file.mode)
+    with Image.open(path) as file:  # its header only
+        return _measure(image, path.read_bytes(), kind=file.format or "unknown", mode=file.mode)
 
 
 def _measure(image: Image.Image, content: bytes, *, kind: str, mode: str) -> Exam:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,10 +106,10 @@ def _decode(path: Path, side: int) -> tuple[np.ndarray[tuple[int, ...], np.dtype
     return np.array(image.resize((side, side), Image.Resampling.BILINEAR)), image.width / image.height
 
 
-def open_rgb(path: Path, content: bytes | None = None) -> Image.Image | Broken:
-    """The image in a file, upright and in RGB; `content` is what the file holds, where somebody has read it already."""
+def open_rgb(path: Path) -> Image.Image | Broken:
+    """The image in a file, upright and in RGB."""
     try:
-        with Image.open(path if content is None else BytesIO(content)) as file:
+        with Image.open(path) as file:
             if file.width * file.height > MOST_PIXELS:
                 return Broken(path, f"{path.name}: {file.width} × {file.height} pixels are too many")
             return _rgb(ImageOps.exif_transpose(file))

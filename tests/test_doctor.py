@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -68,6 +69,11 @@ def plant_faults(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory) -> Path:
     return plant_faults(tmp_path_factory.mktemp("faulty") / "birds")
+
+
+@pytest.fixture
+def birds(tmp_path) -> Path:
+    return plant_healthy(tmp_path / "birds")
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +141,20 @@ def test_a_healthy_set_gets_no_verdict(tmp_path):
     assert (report.verdicts, report.pairs, report.groups) == ((), (), ())
 
 
+def test_copies_of_a_picture_too_fine_for_a_thumbnail(birds):
+    """Its cells are all the same grey, so that nothing but its bytes can tell."""
+    board = Image.fromarray((np.indices((64, 64)).sum(axis=0) % 2 * 255).astype(np.uint8))
+    for name in ("train/jay/board.png", "test/jay/board.png"):
+        save(board, birds / name)
+    assert [(pair.kind, pair.correlation) for pair in check(birds, quiet=True).pairs] == [("same file", 0)]
+
+
 def test_near_is_the_largest_distance(faulty):
     distances = {near: {pair.distance for pair in check(faulty, near=near, quiet=True).pairs} for near in (0, 16)}
     assert distances[0] == {0} and max(distances[16]) > 0
 
 
 # --- other faults ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def birds(tmp_path) -> Path:
-    return plant_healthy(tmp_path / "birds")
 
 
 def test_imbalance(birds):
@@ -259,6 +268,23 @@ def test_a_report_replaces_the_one_before(faulty, birds, tmp_path, capsys):
         main(["data", "check", str(root), "--out", str(tmp_path / "out")])
         assert {path.name for path in (tmp_path / "out").iterdir()} == files
     assert "Nothing wrong was found" in capsys.readouterr().out
+
+
+def test_names_in_any_encoding_and_with_markup(tmp_path, capsys):
+    folder = os.fsencode(tmp_path / "birds")
+    os.mkdir(folder)
+    for name in (b"\xff[red].png", b"\xe4[bold].png"):
+        with open(os.path.join(folder, name), "wb") as file:
+            scene(0).save(file, "PNG")
+        with open(os.path.join(folder, b"plain" + name), "wb") as file:
+            Image.new("RGB", (150, 150)).save(file, "PNG")
+    main(["data", "check", str(tmp_path / "birds"), "--out", str(tmp_path / "out")])
+    assert "[bold].png" in capsys.readouterr().out
+    written = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8", errors="surrogateescape"))
+    assert {os.fsencode(written["pairs"]["worst"][0][end]["name"]) for end in ("first", "second")} == {
+        b"\xff[red].png",
+        b"\xe4[bold].png",
+    }
 
 
 def test_look_alikes_can_be_checked_without_files(tmp_path, monkeypatch, capsys):

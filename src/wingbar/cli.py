@@ -109,7 +109,7 @@ def _data(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] not in ("check", "-h", "--help"):
         raise UserError(f"wingbar data has the command `check`, but got {' '.join(arguments[:1]) or 'nothing'}")
     asked = tyro.cli(_Check, prog="wingbar data check", args=arguments[arguments[0] == "check" :])
-    out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().stem}")
+    out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
     settings = {key: value for key, value in vars(asked).items() if key not in ("path", "out")}
     tell(check(asked.path, out=out, **settings), out, Console())
 

@@ -22,6 +22,7 @@ __all__ = [
     "BITS",
     "SIDE",
     "Close",
+    "Thumbnails",
     "close_pairs",
     "correlations",
     "groups",
@@ -54,8 +55,9 @@ class Close(NamedTuple):
 def perceptual_hash(thumbnails: Thumbnails) -> Signs:
     """The signs of the low DCT-II coefficients of each thumbnail, the constant row and column left out.
 
-    >>> ramp = torch.arange(0, 256, 8, dtype=torch.uint8).expand(1, 32, 32)  # dark on the left
-    >>> bool(torch.equal(mirror(perceptual_hash(ramp + ramp.mT // 2)), perceptual_hash((ramp + ramp.mT // 2).flip(2))))
+    >>> square = torch.arange(32) ** 2
+    >>> corner = (torch.outer(square, square) // 3700).to(torch.uint8)[None]  # bright at the lower right
+    >>> bool(torch.equal(perceptual_hash(corner.flip(2)), mirror(perceptual_hash(corner))))
     True
     """
     position, wave = torch.arange(SIDE, dtype=torch.float64), torch.arange(1, WAVES + 1, dtype=torch.float64)
@@ -72,7 +74,7 @@ def mirror(signs: Signs) -> Signs:
 # --- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def close_pairs(signs: Signs, *, within: int, block: int = 2048, most: int = 200_000) -> Close:
+def close_pairs(signs: Signs, *, within: int, block: int = 2048, most: int = 1_000_000) -> Close:
     """Every pair of pictures whose hashes, or those of one and the other mirrored, differ in at most `within` signs.
 
     A block of rows meets a block of rows at a time, so memory is that of block² numbers whatever the number of rows.

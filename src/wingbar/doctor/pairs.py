@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data.census import Exam, thumbnails
-from wingbar.data.duplicates import Close, close_pairs, correlations, groups, perceptual_hash, similar_pairs
+from wingbar.data.duplicates import Close, Thumbnails, close_pairs, correlations, groups, perceptual_hash, similar_pairs
 from wingbar.doctor.report import Entry, Kind, Pair, Settings
 
 __all__ = ["Subjects", "find_pairs", "group_pairs"]
@@ -40,19 +40,19 @@ def find_pairs(subjects: Subjects, features: Features | None, settings: Settings
     """All pairs, the worst first, and whether these are all there are."""
     if not subjects.exams:
         return (), True
-    close = close_pairs(perceptual_hash(thumbnails(subjects.exams)), within=settings.near)
-    matches = [match for match in _matches(subjects, close) if _confirmed(subjects, match, settings.alike)]
+    seen = thumbnails(subjects.exams)
+    close = close_pairs(perceptual_hash(seen), within=settings.near)
+    matches = [match for match in _matches(close, seen) if _confirmed(subjects, match, settings.alike)]
     if features is not None:
         known = {match[:2] for match in matches}
         near = [pair for pair in similar_pairs(features, least=settings.cosine) if pair not in known]
-        matches += [match._replace(distance=None) for match in _matches(subjects, _unhashed(near))]
+        matches += [match._replace(distance=None) for match in _matches(_unhashed(near), seen)]
     pairs = [_pair(subjects, match, features) for match in matches]
     return tuple(sorted(pairs, key=lambda pair: pair.badness)), close.complete
 
 
-def _matches(subjects: Subjects, close: Close) -> Iterator[Match]:
-    alike = correlations(thumbnails(subjects.exams), close)
-    columns = (column.tolist() for column in (*close[:4], alike))
+def _matches(close: Close, seen: Thumbnails) -> Iterator[Match]:
+    columns = (column.tolist() for column in (*close[:4], correlations(seen, close)))
     return (Match(*values) for values in zip(*columns, strict=True))
 
 
@@ -63,6 +63,7 @@ def _unhashed(pairs: Sequence[tuple[int, int]]) -> Close:
 
 
 def _confirmed(subjects: Subjects, match: Match, alike: float) -> bool:
+    """Whether the thumbnails are alike; one of fine grain has an empty one and is told by its bytes."""
     return match.correlation >= alike or _kind(subjects, match) != "near"
 
 

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 SIDE = 32  # of a thumbnail
+FRAME = 4  # pixels of it that may be one
 WAVES = 8  # down and across
 BITS = WAVES * WAVES
 
@@ -115,20 +116,30 @@ def _by_block(signs: Signs, within: int, block: int) -> Iterator[Close]:
 def correlations(thumbnails: Thumbnails, close: Close, *, chunk: int = 8192) -> Float[Tensor, " pair"]:
     """How alike the thumbnails of each pair are, 1 for the same up to brightness and contrast; mirrored ones flipped.
 
-    The hash knows no amplitudes, so that two dark specks on two plain skies come close; their thumbnails do not.
+    The hash knows no amplitudes, so that two dark specks on two plain skies come close; their thumbnails do not. The
+    whole thumbnails are compared and their middles, and the better of the two counts: one may have got a frame.
     """
     parts = [torch.zeros(0)]
     columns = (torch.split(column, chunk) for column in (close.first, close.second, close.mirrored))
     for first, second, mirrored in zip(*columns, strict=True):
-        other = thumbnails[second]
+        one, other = thumbnails[first], thumbnails[second]
         other = torch.where(mirrored[:, None, None], other.flip(2), other)
-        parts.append((_standard(thumbnails[first]) * _standard(other)).sum(dim=1))
+        parts.append(torch.maximum(_correlation(one, other), _correlation(_middle(one), _middle(other))))
     return torch.cat(parts)
 
 
-def _standard(thumbnails: Thumbnails) -> Float[Tensor, "n pixel"]:
-    """Mean 0 and length 1; a constant thumbnail is 0 everywhere."""
-    flat = thumbnails.flatten(1).float()
+def _middle(thumbnails: UInt8[Tensor, "n 32 32"]) -> UInt8[Tensor, "n 24 24"]:
+    return thumbnails[:, FRAME:-FRAME, FRAME:-FRAME]
+
+
+def _correlation(one: UInt8[Tensor, "n side side"], other: UInt8[Tensor, "n side side"]) -> Float[Tensor, " n"]:
+    """Pearson's, over the pixels of each pair; 0 where one of the two is constant."""
+    return (_standard(one) * _standard(other)).sum(dim=1)
+
+
+def _standard(images: UInt8[Tensor, "n side side"]) -> Float[Tensor, "n pixel"]:
+    """Mean 0 and length 1; a constant image is 0 everywhere."""
+    flat = images.flatten(1).float()
     return F.normalize(flat - flat.mean(dim=1, keepdim=True))
 
 

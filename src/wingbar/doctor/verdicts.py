@@ -32,7 +32,7 @@ def _leaks(report: Report) -> Iterator[Verdict]:
         yield _problem(
             "leakage",
             f"{_count(len(leaked), 'test image has', 'test images have')} a duplicate in train{exactly}: "
-            "test scores will be too high; remove them from one of the two, or say so beside the scores",
+            "test scores will be too high; take such pictures out of one split, or say so beside the scores",
         )
 
 

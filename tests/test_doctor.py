@@ -367,7 +367,7 @@ def test_nothing_readable(tmp_path):
 
 @pytest.mark.shared
 def test_duplicates_of_the_real_cub(tmp_path):
-    """The pictures that look alike to us, too: four pairs across the splits, one of them inside with two labels."""
+    """What we saw when we looked: five leaks, one picture under two labels. One burst shot lies at the threshold."""
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
     for archive in sorted(SHARED.glob("*.tar")):
@@ -377,9 +377,9 @@ def test_duplicates_of_the_real_cub(tmp_path):
     assert report.name == "cub200"
     assert [facts.readable for facts in report.splits.values()] == [5994, 5794]
     assert all(len(facts.classes) == 200 for facts in report.splits.values())
-    across = {frozenset((pair.first.label, pair.second.label)) for pair in report.pairs[:4]}
-    assert across == {
-        frozenset({name}) for name in ("Bronzed Cowbird", "Prothonotary Warbler", "Marsh Wren", "Golden winged Warbler")
-    }
-    assert [pair.relation for pair in report.pairs] == [CROSS] * 4 + [INSIDE_OTHER] + [INSIDE] * 6
-    assert {report.pairs[4].first.label, report.pairs[4].second.label} == {"Chuck will Widow", "Whip poor Will"}
+    pairs = [pair for pair in report.pairs if pair.correlation > 0.855]
+    assert [pair.relation for pair in pairs] == [CROSS] * 5 + [INSIDE_OTHER] + [INSIDE] * 6
+    leaks = ("Bronzed Cowbird", "Prothonotary Warbler", "Marsh Wren", "Golden winged Warbler", "Green Kingfisher")
+    assert {pair.first.label for pair in pairs[:5]} == set(leaks)
+    assert {pairs[5].first.label, pairs[5].second.label} == {"Chuck will Widow", "Whip poor Will"}
+    assert len(report.pairs) <= 13 and "5 test images have a duplicate in train" in said(report, "problem")

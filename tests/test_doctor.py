@@ -334,6 +334,7 @@ def test_names_are_cut_in_the_middle():
         (["data", "check", "{birds}", "--workers", "0"], "1 or more"),
         (["data", "check", "{birds}", "--device", "gpu"], "cuda"),
         (["data", "check", "{birds}", "--encoder", "{tmp}/none.safetensors"], "does not exist"),
+        (["data", "check", "{birds}", "--weights", "IMAGENET1K_V2"], "--encoder"),
         (["data", "check", "{birds}", "--out", "{tmp}/photos"], "mine.txt"),
         (["data", "check", "{birds}", "--out", "{tmp}/notes.txt/out"], "is a file"),
         (["data", "check", "{birds}", "--out", "{birds}/train/jay"], "among the images"),

@@ -48,6 +48,8 @@ def check(
     together with `weights`.
     """
     _check_numbers(near=near, cosine=cosine, workers=workers)
+    if weights and not encoder:
+        raise UserError(f"weights {weights} came without an encoder; say which with --encoder, for example resnet50")
     found = name or guess(path)
     if out is not None:
         check_folder(Path(out), str(path))

@@ -19,7 +19,7 @@ LAYERS = (
     {"build", "images"},
     {"recipes"},
     {"runfolder"},
-    {"runs"},
+    {"runs", "doctor"},
     {"trial", "bench"},
     {"cli"},
     {"__main__"},

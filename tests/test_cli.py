@@ -81,7 +81,7 @@ def test_help_lists_the_commands(capsys):
     for arguments in (["--help"], ["-h"], []):
         main(arguments)
         said = capsys.readouterr().out
-        assert all(f"wingbar {command}" in said for command in ("try", "recipes", "train", "resume"))
+        assert all(f"wingbar {command}" in said for command in ("try", "recipes", "train", "resume", "data"))
 
 
 def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
@@ -93,6 +93,7 @@ def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "cache"])
+@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "data"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

@@ -20,6 +20,7 @@ from wingbar.bench.command import bench
 from wingbar.config import Config
 from wingbar.data.cache import cache_root, readable_size
 from wingbar.data.upkeep import Kept, clear, entries
+from wingbar.doctor.command import data
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
@@ -129,6 +130,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "resume": _resume,
     "bench": bench,
     "cache": _cache,
+    "data": data,
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from wingbar.data.parallel import in_order
 from wingbar.types import UserError
 
-__all__ = ["Found", "Picture", "Unreadable", "decode_all", "decode_file", "prepare_pillow"]
+__all__ = ["Found", "Picture", "Unreadable", "decode_all", "decode_file", "open_upright", "prepare_pillow"]
 
 # No other decoder is ever tried, whatever a file calls itself: Pillow would start Ghostscript for one that says EPS.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
@@ -37,6 +37,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 LYING = (5, 6, 7, 8)  # orientations that exchange width and height
+
+Kind = TypeVar("Kind")
 
 _one_large_at_a_time = threading.Lock()
 
@@ -96,13 +98,23 @@ def prepare_pillow() -> None:
 
 def decode_file(path: Path, *, side: int) -> Picture | Unreadable:
     """The picture in a file, the first one if there are several, squashed to (3, side, side)."""
+    return _opened(path, lambda file: _decode(file, side))
+
+
+def open_upright(path: Path) -> Image.Image | Unreadable:
+    """The picture in a file, the first one if there are several, upright, in RGB and as large as it is."""
+    return _opened(path, _upright)
+
+
+def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable:
+    """What `use` makes of the file's picture, if it is one."""
     try:
         size = path.stat().st_size
         if size == 0:
             return Unreadable(f"{path.name}: the file is empty")
         with Image.open(path, formats=_formats()) as file:
             _check_pixels(file, size)
-            return _decode(file, side)
+            return use(file)
     except UnidentifiedImageError:
         return Unreadable(f"{path.name}: no image in a format we read ({', '.join(_formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
@@ -136,6 +148,12 @@ def _decode(file: Image.Image, side: int) -> Picture:
         small = small.transpose(UPRIGHT[orientation])
     aspect = height / width if orientation in LYING else width / height
     return Picture(np.array(np.asarray(small).transpose(2, 0, 1), order="C"), aspect)
+
+
+def _upright(file: Image.Image) -> Image.Image:
+    file.load()
+    image, orientation = _rgb(file), _orientation(file)
+    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
 
 
 def _orientation(file: Image.Image) -> int:

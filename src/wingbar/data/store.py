@@ -9,12 +9,24 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from PIL import Image
 from torch import Tensor
 
-from wingbar.data.decoding import Found, Picture, decode_all, decode_file, prepare_pillow
+from wingbar.data.decoding import Found, Picture, Unreadable, decode_all, decode_file, open_upright, prepare_pillow
 from wingbar.types import UserError
 
-__all__ = ["Broken", "Files", "Images", "Store", "assemble", "decode", "find_images", "readable", "row_bytes"]
+__all__ = [
+    "Broken",
+    "Files",
+    "Images",
+    "Store",
+    "assemble",
+    "decode",
+    "find_images",
+    "open_rgb",
+    "readable",
+    "row_bytes",
+]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 
@@ -116,6 +128,12 @@ def assemble(images: Images, found: Found, paths: Sequence[Path], labels: Int[Te
 def readable(found: Found, count: int) -> list[int]:
     """Places of the readable ones in a list of `count` files."""
     return [row for row in range(count) if row not in found.unreadable]
+
+
+def open_rgb(path: Path) -> Image.Image | Broken:
+    """The picture in a file, upright, in RGB and as large as it is."""
+    found = open_upright(path)
+    return Broken(path, found.reason) if isinstance(found, Unreadable) else found
 
 
 class Files:

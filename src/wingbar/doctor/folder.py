@@ -1,0 +1,87 @@
+"""The folder of a report: whether it may be written to, and what is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from wingbar.data.census import picture
+from wingbar.data.listing import Listing
+from wingbar.doctor.report import RELATIONS, Entry, Pair, Report, to_json
+from wingbar.show.twins import Cell, contact_sheet
+from wingbar.types import UserError
+
+__all__ = ["check_folder", "write"]
+
+FILES = ("report.json", "pairs.png")
+SHOWN = 24  # pairs on the contact sheet
+INKS = ((176, 42, 36), (196, 110, 20), (150, 120, 20), (90, 96, 104))  # of the relations, the worst reddest
+
+
+def check_folder(out: Path, path: str) -> None:
+    """Refuse a folder that lies among the images, or in which anything lies that no earlier check left there."""
+    if any(place.is_file() for place in (out, *out.parents)):
+        raise UserError(f"{out} is a file or below one; give --out a folder")
+    root = Path(path).expanduser()
+    if root.is_dir() and root.resolve() in (out.resolve(), *out.resolve().parents):
+        raise UserError(f"{out} lies among the images, and pairs.png would be taken for one; say --out ../{out.name}")
+    existing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"{existing} cannot be written to; choose another --out")
+    strangers = sorted(place.name for place in out.iterdir() if not _is_ours(place)) if out.exists() else []
+    if strangers:
+        raise UserError(f"{out} holds {strangers[0]}, which no earlier check left there; choose another --out")
+
+
+def _is_ours(place: Path) -> bool:
+    if place.name != "report.json":
+        return place.name in FILES and (place.parent / "report.json").exists()
+    try:
+        return {"wingbar", "verdicts", "pairs"} <= json.loads(place.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def write(report: Report, listings: Mapping[str, Listing], out: Path) -> None:
+    """report.json, and pairs.png where there are pairs; each appears whole or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(to_json(report), indent=1, ensure_ascii=False) + "\n"
+    partial = out / "report.partial"
+    partial.write_text(text, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
+    partial.replace(out / "report.json")
+    (out / "pairs.png").unlink(missing_ok=True)
+    if report.pairs:
+        sheet = contact_sheet(_cells(report.pairs[:SHOWN], listings))
+        sheet.save(partial, format="PNG")
+        partial.replace(out / "pairs.png")
+
+
+def _cells(pairs: Sequence[Pair], listings: Mapping[str, Listing]) -> list[Cell]:
+    return [
+        Cell(
+            title=_title(pair),
+            ink=INKS[RELATIONS.index(pair.relation)],
+            pictures=(_picture(pair.first, listings), _picture(pair.second, listings)),
+            captions=(_caption(pair.first), _caption(pair.second)),
+        )
+        for pair in pairs
+    ]
+
+
+def _picture(entry: Entry, listings: Mapping[str, Listing]) -> Image.Image:
+    listing = listings[entry.split]
+    return picture(listing, listing.names.index(entry.name))
+
+
+def _caption(entry: Entry) -> tuple[str, str]:
+    return entry.label or "no class", f"{entry.split} · {Path(entry.name).name}"
+
+
+def _title(pair: Pair) -> str:
+    distance = [f"distance {pair.distance}"] if pair.kind == "near" else []
+    cosine = [f"cosine {pair.cosine:.2f}"] if pair.cosine is not None else []
+    return " · ".join([pair.relation, pair.kind, *distance, *cosine, *(["mirrored"] if pair.mirrored else [])])

@@ -1,0 +1,229 @@
+"""What the data doctor found, and how it is written down.
+
+report.json holds, in this order:
+
+    wingbar      version that wrote it
+    path, name   what was checked, and as which data set; `guessed` says whether the name was a guess
+    settings     near (largest distance of hashes), alike (least correlation of thumbnails),
+                 encoder (null without one), cosine (least similarity of features)
+    verdicts     [{severity: problem | note, topic, text}], the gravest first
+    splits       {name: {images, readable, digest, notes, classes: {class: images},
+                 unreadable: [{name, reason}], formats, modes, bytes, width and height: [least, median, most],
+                 mean and std: [red, green, blue] in [0, 1], grey, blank: [name], elongated: [name]}}
+    pairs        {total, complete, relations: {relation: pairs}, worst: [{relation, kind, distance, correlation,
+                 cosine, mirrored, first and second: {split, name, class}}]}; worst lists LISTED pairs at most
+    groups       [[{split, name, class}]], pictures that pairs connect, the largest first
+
+A distance is null where only the encoder found the pair, a cosine is null without an encoder, a class is null
+without labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from wingbar.data.census import Exam, Triple, channels
+from wingbar.data.listing import Listing
+from wingbar.data.store import Broken
+
+__all__ = [
+    "KINDS",
+    "RELATIONS",
+    "Entry",
+    "Kind",
+    "Pair",
+    "Report",
+    "Settings",
+    "Span",
+    "SplitFacts",
+    "Verdict",
+    "split_facts",
+    "to_json",
+]
+
+LISTED = 10_000
+ELONGATED = 3.0  # longer by shorter side
+RELATIONS = (  # the worst first
+    "across splits, other class",
+    "across splits",
+    "inside a split, other class",
+    "inside a split",
+)
+Kind = Literal["same file", "same pixels", "near", "neighbours"]
+KINDS: tuple[Kind, ...] = ("same file", "same pixels", "near", "neighbours")
+Span = tuple[int, int, int]  # least, median, most
+
+
+class Entry(NamedTuple):
+    """A picture: its split, its name there, its class where known."""
+
+    split: str
+    name: str
+    label: str | None
+
+
+class Pair(NamedTuple):
+    """Two pictures that are, or may be, the same."""
+
+    first: Entry
+    second: Entry
+    kind: Kind
+    distance: int | None  # of the hashes; None where only the encoder found the pair
+    correlation: float  # of the thumbnails
+    mirrored: bool
+    cosine: float | None = None  # of the features, where there is an encoder
+
+    @property
+    def relation(self) -> str:
+        """One of RELATIONS."""
+        inside = self.first.split == self.second.split
+        same_class = self.first.label == self.second.label
+        return RELATIONS[2 * inside + same_class]
+
+    @property
+    def badness(self) -> tuple[int | float, ...]:
+        """A sorting key, the worst pair first: by relation, then the surest."""
+        distance = 99 if self.distance is None else self.distance
+        return RELATIONS.index(self.relation), KINDS.index(self.kind), distance, -(self.cosine or 0), -self.correlation
+
+
+class Verdict(NamedTuple):
+    """One finding in plain words, with what to do about it."""
+
+    severity: Literal["problem", "note"]
+    topic: str
+    text: str
+
+
+class SplitFacts(NamedTuple):
+    """A split in numbers. Counts by class are of the readable pictures."""
+
+    images: int
+    readable: int
+    digest: str
+    notes: tuple[str, ...]
+    classes: Mapping[str, int]
+    unreadable: tuple[tuple[str, str], ...]  # name, reason
+    formats: Mapping[str, int]
+    modes: Mapping[str, int]
+    bytes: int
+    width: Span
+    height: Span
+    mean: Triple
+    std: Triple
+    grey: int
+    blank: tuple[str, ...]
+    elongated: tuple[str, ...]
+
+
+class Settings(NamedTuple):
+    """What counted as the same."""
+
+    near: int = 8
+    alike: float = 0.85
+    encoder: str | None = None
+    cosine: float = 0.9
+
+
+class Report(NamedTuple):
+    """Everything that was found; `pairs` are the worst first, `complete` unless there were too many."""
+
+    path: str
+    name: str
+    guessed: bool
+    settings: Settings
+    splits: Mapping[str, SplitFacts]
+    pairs: tuple[Pair, ...]
+    groups: tuple[tuple[Entry, ...], ...]
+    complete: bool = True
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def split_facts(listing: Listing, results: Sequence[Exam | Broken]) -> SplitFacts:
+    """A split, summed up."""
+    named = list(zip(listing.names, results, strict=True))
+    exams = [(name, result) for name, result in named if isinstance(result, Exam)]
+    broken = [(name, result.reason) for name, result in named if isinstance(result, Broken)]
+    seen = [exam for _, exam in exams]
+    mean, std = channels(seen)
+    return SplitFacts(
+        images=len(results),
+        readable=len(seen),
+        digest=listing.digest,
+        notes=listing.notes,
+        classes=_class_counts(listing, results),
+        unreadable=tuple(broken),
+        formats=dict(Counter(exam.format for exam in seen).most_common()),
+        modes=dict(Counter(exam.mode for exam in seen).most_common()),
+        bytes=sum(exam.bytes for exam in seen),
+        width=_span([exam.width for exam in seen]),
+        height=_span([exam.height for exam in seen]),
+        mean=mean,
+        std=std,
+        grey=sum(exam.grey for exam in seen),
+        blank=tuple(name for name, exam in exams if exam.blank),
+        elongated=tuple(name for name, exam in exams if exam.elongation > ELONGATED),
+    )
+
+
+def _class_counts(listing: Listing, results: Sequence[Exam | Broken]) -> dict[str, int]:
+    """Readable pictures of every class, the classes without any included."""
+    if listing.labels is None:
+        return {}
+    readable = zip(listing.labels.tolist(), results, strict=True)
+    counts = Counter(label for label, result in readable if isinstance(result, Exam))
+    return {name: counts[label] for label, name in enumerate(listing.classes)}
+
+
+def _span(values: Sequence[int]) -> Span:
+    return min(values), int(np.median(values)), max(values)
+
+
+# --- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as the docstring above describes it."""
+    relations = Counter(pair.relation for pair in report.pairs)
+    return {
+        "wingbar": _version(),
+        "path": report.path,
+        "name": report.name,
+        "guessed": report.guessed,
+        "settings": report.settings._asdict(),
+        "verdicts": [verdict._asdict() for verdict in report.verdicts],
+        "splits": {name: _facts_json(facts) for name, facts in report.splits.items()},
+        "pairs": {
+            "total": len(report.pairs),
+            "complete": report.complete,
+            "relations": {relation: relations[relation] for relation in RELATIONS},
+            "worst": [_pair_json(pair) for pair in report.pairs[:LISTED]],
+        },
+        "groups": [[_entry_json(entry) for entry in group] for group in report.groups],
+    }
+
+
+def _version() -> str:
+    try:
+        return version("wingbar")
+    except PackageNotFoundError:
+        return "not installed"  # run from a source tree
+
+
+def _facts_json(facts: SplitFacts) -> dict[str, Any]:
+    named = [{"name": name, "reason": reason} for name, reason in facts.unreadable]
+    return facts._asdict() | {"unreadable": named}
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    ends = {"first": _entry_json(pair.first), "second": _entry_json(pair.second)}
+    return {"relation": pair.relation} | pair._asdict() | {"correlation": round(pair.correlation, 4)} | ends
+
+
+def _entry_json(entry: Entry) -> dict[str, str | None]:
+    return {"split": entry.split, "name": entry.name, "class": entry.label}

@@ -19,6 +19,7 @@ from wingbar.data import contents, locks
 from wingbar.data.cache import Report, cache_root, cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
+from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images
 from wingbar.data.upkeep import clear, entries
 from wingbar.types import UserError
@@ -314,12 +315,13 @@ def test_clearing_an_unknown_key_is_refused(three, root, capsys):
     assert len(entries(root)) == 3
 
 
-def test_what_is_mapped_is_not_cleared(photos, root):
-    store, _, _ = opened(photos, root)
-    before = store.images.clone()
+@pytest.mark.parametrize("read", [mapped, OnDisk], ids=["mapped", "on disk"])
+def test_what_is_in_use_is_not_cleared(read, photos, root):
+    store = cached(find_images(photos), side=SIDE, root=root, read=read)
+    before = store.images[torch.arange(8)].clone()
     done = clear(root)
     assert done.removed == 0 and done.in_use == [entries(root)[0].key]
-    assert torch.equal(store.images, before)
+    assert torch.equal(store.images[torch.arange(8)], before)
     del store
     assert clear(root).removed == 1 and entries(root) == []
 

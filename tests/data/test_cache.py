@@ -124,6 +124,15 @@ def test_a_moved_folder_finds_its_entry(photos, root):
     assert torch.equal(first.images, second.images) and second.broken[0].path.parent.name == "elsewhere"
 
 
+def test_a_relative_path_finds_the_same_entry(photos, root, monkeypatch):
+    opened(photos, root)
+    monkeypatch.chdir(photos.parent)
+    mixed = [Path("photos") / path.name if number % 2 else path for number, path in enumerate(find_images(photos))]
+    cached(mixed, side=SIDE, root=root)
+    (only,) = entries(root)
+    assert only.about.origin == str(photos)
+
+
 def test_another_content_is_another_entry_though_it_looks_the_same(photos, root):
     """Same size and same time of change; the system's own time gives it away."""
     before, _, _ = opened(photos, root)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import PIL
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from wingbar.data.contents import content_hashes, digest
+from wingbar.data.contents import content_hashes, digest, origin
 from wingbar.data.decoding import Found, decode_all
 from wingbar.data.locks import alone
 from wingbar.data.ondisk import mapped
@@ -171,9 +171,9 @@ def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, pro
     partial.mkdir()
     with (partial / PIXELS).open("wb") as pixels:
         found = decode_all(paths, lambda image: pixels.write(image.data), side=side, workers=workers, progress=progress)
-        _sync(pixels.fileno(), pixels.flush)
+        _sync(pixels)
     about = About(
-        origin=os.path.commonpath(paths),
+        origin=origin(paths),
         images=len(found.aspect),
         side=side,
         unreadable=list(found.unreadable.items()),
@@ -185,7 +185,7 @@ def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, pro
     }.items():
         with (partial / name).open("wb") as file:
             file.write(content)
-            _sync(file.fileno(), file.flush)
+            _sync(file)
 
 
 def _publish(partial: Path, entry: Path) -> None:
@@ -200,9 +200,9 @@ def _publish(partial: Path, entry: Path) -> None:
     _sync_folder(entry.parent)
 
 
-def _sync(descriptor: int, flush: Callable[[], None] = lambda: None) -> None:
-    flush()
-    os.fsync(descriptor)
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

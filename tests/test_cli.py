@@ -92,8 +92,7 @@ def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
         assert name in said and recipe.__doc__.splitlines()[0] in said
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "cache"])
-@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "data"])
+@pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "bench", "cache", "data"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

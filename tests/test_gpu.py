@@ -8,6 +8,7 @@ from wingbar.build import build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
+from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, place
 from wingbar.data.store import Files, Store, find_images
 from wingbar.machine import choose_autocast
@@ -65,12 +66,18 @@ def stores(tmp_path_factory) -> dict[str, Store]:
         pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=generator)
         Image.fromarray(pixels.numpy()).save(folder / f"{number:03d}.png", compress_level=1)
     paths = find_images(folder)
-    mapped = cached(paths, side=64, root=tmp_path_factory.mktemp("cache"))
+    root = tmp_path_factory.mktemp("cache")
+    mapped = cached(paths, side=64, root=root)
     inside = mapped._replace(images=mapped.images.clone())
-    return {"memory": inside, "mapped": mapped, "files": inside._replace(images=Files(paths, side=64))}
+    return {
+        "memory": inside,
+        "mapped": mapped,
+        "disk": inside._replace(images=OnDisk(next(root.glob("*/images.u8")), (300, 3, 64, 64))),
+        "files": inside._replace(images=Files(paths, side=64)),
+    }
 
 
-@pytest.mark.parametrize("kind", ["memory", "mapped", "files"])
+@pytest.mark.parametrize("kind", ["memory", "mapped", "disk", "files"])
 @pytest.mark.parametrize("where", ["auto", "device", "pinned", "streamed"])
 def test_batches_are_the_same_wherever_images_lie(kind, where, stores):
     """While the device is busy and nobody waits for it: a buffer that was filled too early would show."""

@@ -172,5 +172,6 @@ def test_the_command_writes_where_it_is_told(tmp_path, capsys):
         bench(["step", *small, "MoCo v2", "--out", str(tmp_path / "file")])
     with pytest.raises(UserError, match="did you mean 'step'"):
         bench(["stepp"])
-    bench([])
+    with pytest.raises(SystemExit):
+        bench([])
     assert "step | data | train" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from wingbar.data.cache import Report, cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
 from wingbar.data.placement import place
-from wingbar.data.store import decode, find_images
+from wingbar.data.store import Store, decode, find_images
 from wingbar.data.upkeep import entries
 
 SIDE = 32
@@ -137,7 +137,7 @@ def together(photos: Path, root: Path) -> dict[str, object]:
 
 
 def memory(photos: Path, root: Path) -> dict[str, object]:
-    """Kilobytes at the peak, for a tenth of the photos and for all: decoding into the cache, streaming from files."""
+    """Kilobytes at the peak, for a tenth of the photos and for all: decoding, streaming."""
     names = tuple(path.name for path in find_images(photos))
 
     def peak(work: Callable[[Listing], object], count: int) -> int:
@@ -147,8 +147,13 @@ def memory(photos: Path, root: Path) -> dict[str, object]:
     def decoding(listing: Listing) -> None:
         load(listing, side=256, cache=root)
 
-    def streaming(listing: Listing) -> None:
-        store = load(listing, side=256, streamed=True, workers=2)
+    def from_cache(listing: Listing) -> None:
+        epoch(load(listing, side=256, cache=root, streamed=True))
+
+    def from_files(listing: Listing) -> None:
+        epoch(load(listing, side=256, streamed=True, workers=2))
+
+    def epoch(store: Store) -> None:
         placed = place(store, torch.device("cpu"), placement="streamed", workers=2)
         batches = Batches(placed, lambda images, aspect, generator: (), lambda images, aspect: images[:, :, :8, :8], 10)
         for step in range(batches.per_epoch):
@@ -157,7 +162,7 @@ def memory(photos: Path, root: Path) -> dict[str, object]:
     few, all_ = len(names) // 10, len(names)
     return {
         work.__name__: [in_child(lambda work=work, count=count: peak(work, count)) for count in (few, all_)]
-        for work in (decoding, streaming)
+        for work in (decoding, from_cache, from_files)
     }
 
 

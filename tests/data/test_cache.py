@@ -19,6 +19,7 @@ from wingbar.data import contents, locks
 from wingbar.data.cache import Report, cache_root, cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
+from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images
 from wingbar.data.upkeep import clear, entries
 from wingbar.types import UserError
@@ -121,6 +122,15 @@ def test_a_moved_folder_finds_its_entry(photos, root):
     second, heard, count = opened(photos.rename(photos.with_name("elsewhere")), root)
     assert "decoding images" not in heard.bars and count == 1
     assert torch.equal(first.images, second.images) and second.broken[0].path.parent.name == "elsewhere"
+
+
+def test_a_relative_path_finds_the_same_entry(photos, root, monkeypatch):
+    opened(photos, root)
+    monkeypatch.chdir(photos.parent)
+    mixed = [Path("photos") / path.name if number % 2 else path for number, path in enumerate(find_images(photos))]
+    cached(mixed, side=SIDE, root=root)
+    (only,) = entries(root)
+    assert only.about.origin == str(photos)
 
 
 def test_another_content_is_another_entry_though_it_looks_the_same(photos, root):
@@ -314,12 +324,13 @@ def test_clearing_an_unknown_key_is_refused(three, root, capsys):
     assert len(entries(root)) == 3
 
 
-def test_what_is_mapped_is_not_cleared(photos, root):
-    store, _, _ = opened(photos, root)
-    before = store.images.clone()
+@pytest.mark.parametrize("read", [mapped, OnDisk], ids=["mapped", "on disk"])
+def test_what_is_in_use_is_not_cleared(read, photos, root):
+    store = cached(find_images(photos), side=SIDE, root=root, read=read)
+    before = store.images[torch.arange(8)].clone()
     done = clear(root)
     assert done.removed == 0 and done.in_use == [entries(root)[0].key]
-    assert torch.equal(store.images, before)
+    assert torch.equal(store.images[torch.arange(8)], before)
     del store
     assert clear(root).removed == 1 and entries(root) == []
 

@@ -17,6 +17,7 @@ from wingbar.data.cache import cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
 from wingbar.data.memory import free_host_memory
+from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, choose_placement, place
 from wingbar.data.store import Files, Store, decode, find_images
 from wingbar.types import UserError
@@ -38,11 +39,14 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def stores(photos, tmp_path_factory) -> dict[str, Store]:
-    """The same images in memory, mapped and in their files."""
-    paths = find_images(photos)
-    mapped = cached(paths, side=SIDE, root=tmp_path_factory.mktemp("cache"))
-    inside = decode(paths, side=SIDE)
-    return {"memory": inside, "mapped": mapped, "files": inside._replace(images=Files(paths, side=SIDE))}
+    """The same images in memory, mapped, on disk and in their files."""
+    paths, root, inside = find_images(photos), tmp_path_factory.mktemp("cache"), decode(find_images(photos), side=SIDE)
+    return {
+        "memory": inside,
+        "mapped": cached(paths, side=SIDE, root=root),
+        "disk": cached(paths, side=SIDE, root=root, read=OnDisk),
+        "files": inside._replace(images=Files(paths, side=SIDE)),
+    }
 
 
 def batches(store: Store, **options: int) -> Batches:
@@ -63,7 +67,7 @@ def bits(made: Batches, steps: list[int]) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["memory", "mapped", "files"])
+@pytest.mark.parametrize("kind", ["memory", "mapped", "disk", "files"])
 @pytest.mark.parametrize("where", ["auto", "device", "streamed"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_are_the_same_wherever_images_lie(kind, where, workers, stores):
@@ -77,7 +81,8 @@ def test_batches_are_the_same_wherever_images_lie(kind, where, workers, stores):
 def test_what_is_in_memory_or_mapped_stays_where_it_is(stores):
     for kind in ("memory", "mapped"):
         assert place(stores[kind], CPU).images.data_ptr() == stores[kind].images.data_ptr()
-    assert isinstance(place(stores["files"], CPU).images, ReadAhead)
+    for kind in ("disk", "files"):
+        assert isinstance(place(stores[kind], CPU).images, ReadAhead)
     assert torch.equal(place(stores["files"], CPU, placement="device").images, stores["memory"].images)
 
 
@@ -180,13 +185,15 @@ def test_this_machine_has_some_memory():
     assert 10**6 < free_host_memory() < 10**15
 
 
-def test_more_than_half_the_memory_stays_in_files(photos, monkeypatch):
+def test_more_than_half_the_memory_stays_on_disk(photos, tmp_path, monkeypatch):
     listing = Listing(photos, tuple(path.name for path in find_images(photos)))
     size = COUNT * 3 * SIDE * SIDE
     monkeypatch.setattr("wingbar.data.datasets.free_host_memory", lambda: 2 * size)
     assert isinstance(load(listing, side=SIDE).images, torch.Tensor)
+    assert isinstance(load(listing, side=SIDE, cache=tmp_path).images, torch.Tensor)
     monkeypatch.setattr("wingbar.data.datasets.free_host_memory", lambda: 2 * size - 2)
     assert isinstance(load(listing, side=SIDE).images, Files)
+    assert isinstance(load(listing, side=SIDE, cache=tmp_path).images, OnDisk)
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def bench(arguments: Sequence[str]) -> None:
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
-        return
+        sys.exit(0)
     known("benchmark", name, BENCHES)
     options, measure = BENCHES[name]
     chosen = tyro.cli(options, prog=f"wingbar bench {name}", args=rest)

@@ -8,26 +8,25 @@ process; a reader holds one on the bytes for as long as they are mapped.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import PIL
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int
 from torch import Tensor
 
-from wingbar.data.contents import content_hashes, digest
+from wingbar.data.contents import content_hashes, digest, origin
 from wingbar.data.decoding import Found, decode_all
-from wingbar.data.locks import alone, share
-from wingbar.data.store import Store, assemble, row_bytes
+from wingbar.data.locks import alone
+from wingbar.data.ondisk import mapped
+from wingbar.data.store import Images, Store, assemble, row_bytes
 
 __all__ = [
     "ABOUT",
@@ -46,6 +45,7 @@ __all__ = [
 FORMAT = b"1"  # changes whenever the same files would give other bytes
 PIXELS, ASPECTS, ABOUT = "images.u8", "aspect.f32", "about.json"
 PARTIAL, HASHES = ".partial", "hashes"
+Reader = Callable[[Path, tuple[int, int, int, int]], Images]
 
 
 class Report(NamedTuple):
@@ -93,17 +93,23 @@ def cached(
     labels: Int[Tensor, " n"] | None = None,
     workers: int = 0,
     report: Report = SILENT,
+    read: Reader = mapped,
 ) -> Store:
-    """The images in these files, mapped from the cache, decoded into it first if need be; OSError if that cannot be."""
+    """The images in these files from the cache, decoded into it first if need be; OSError if that cannot be."""
     hashes = content_hashes(
         paths, root / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
     )
     entry = root / digest(FORMAT, str(side).encode(), *hashes).hex()
-    found = _open(entry) or _make(entry, paths, side=side, workers=workers, report=report)
+    found = _open(entry, read)
+    if found is None:
+        _make(entry, paths, side=side, workers=workers, report=report)
+        found = _open(entry, read)
+    if found is None:
+        raise OSError(f"{entry} cannot be read back")
     with suppress(OSError):  # somebody else's cache
         os.utime(entry / ABOUT)  # when it was last used
     images, facts = found
-    report.say(f"{len(images):,} images of side {side}, {readable_size(images.nbytes)}, mapped from {entry}")
+    report.say(f"{len(images):,} images, {readable_size(len(images) * row_bytes(side))}, from {entry}")
     return assemble(images, facts, paths, labels)
 
 
@@ -119,11 +125,11 @@ def read_about(entry: Path) -> About:
         raise ValueError(str(error)) from error
 
 
-def _open(entry: Path) -> tuple[UInt8[Tensor, "n 3 side side"], Found] | None:
+def _open(entry: Path, read: Reader = mapped) -> tuple[Images, Found] | None:
     """Images and facts of an entry; nothing if it is not there, damaged, or could be better by now."""
     try:
         about = read_about(entry)
-        images = _map(entry / PIXELS, (about.images, 3, about.side, about.side))
+        images = read(entry / PIXELS, (about.images, 3, about.side, about.side))
         aspect = torch.from_numpy(np.fromfile(entry / ASPECTS, dtype=np.float32))
     except (OSError, ValueError):
         return None
@@ -132,30 +138,16 @@ def _open(entry: Path) -> tuple[UInt8[Tensor, "n 3 side side"], Found] | None:
     return images, Found(aspect, dict(about.unreadable))
 
 
-def _map(path: Path, shape: tuple[int, int, int, int]) -> UInt8[Tensor, "n 3 side side"]:
-    """The file as a tensor that must not be written to; the system reads and forgets its pages as it sees fit."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size != np.prod(shape):
-            raise ValueError(f"{path} is damaged")
-        share(file)  # the map holds a duplicate of the descriptor, and with it the lock, until the tensor is gone
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.frombuffer(pages, dtype=torch.uint8).view(shape)
-
-
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _make(
-    entry: Path, paths: Sequence[Path], *, side: int, workers: int, report: Report
-) -> tuple[UInt8[Tensor, "n 3 side side"], Found]:
+def _make(entry: Path, paths: Sequence[Path], *, side: int, workers: int, report: Report) -> None:
     """Decode into a new entry, unless another process has just done so."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     lock = entry.with_suffix(".lock")
     with alone(lock, busy=lambda: report.say("another process is decoding the same images; waiting for it")) as locked:
-        if found := _open(entry):
-            return found
+        if _open(entry):
+            return
         _check_room(entry.parent, len(paths) * row_bytes(side))
         if locked:  # what lies here half-written was left by somebody who was killed
             for left in entry.parent.glob(f"{entry.name}.*{PARTIAL}"):
@@ -166,10 +158,6 @@ def _make(
             _publish(partial, entry)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        found = _open(entry)
-        if found is None:
-            raise OSError(f"{entry} cannot be read back")
-        return found
 
 
 def _check_room(root: Path, needed: int) -> None:
@@ -183,9 +171,9 @@ def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, pro
     partial.mkdir()
     with (partial / PIXELS).open("wb") as pixels:
         found = decode_all(paths, lambda image: pixels.write(image.data), side=side, workers=workers, progress=progress)
-        _sync(pixels.fileno(), pixels.flush)
+        _sync(pixels)
     about = About(
-        origin=os.path.commonpath(paths),
+        origin=origin(paths),
         images=len(found.aspect),
         side=side,
         unreadable=list(found.unreadable.items()),
@@ -197,7 +185,7 @@ def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, pro
     }.items():
         with (partial / name).open("wb") as file:
             file.write(content)
-            _sync(file.fileno(), file.flush)
+            _sync(file)
 
 
 def _publish(partial: Path, entry: Path) -> None:
@@ -212,9 +200,9 @@ def _publish(partial: Path, entry: Path) -> None:
     _sync_folder(entry.parent)
 
 
-def _sync(descriptor: int, flush: Callable[[], None] = lambda: None) -> None:
-    flush()
-    os.fsync(descriptor)
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wingbar.data.parallel import in_order
 
-__all__ = ["content_hashes", "digest"]
+__all__ = ["content_hashes", "digest", "origin"]
 
 LENGTH = 16  # bytes of a hash
 SETTLED = 2_000_000_000  # nanoseconds: a file younger than this may yet change without its times changing
@@ -27,6 +27,14 @@ def digest(*parts: bytes) -> bytes:
     return together.digest()
 
 
+def origin(paths: Sequence[Path]) -> str:
+    """The innermost folder that all these files lie in; nothing if they lie on several drives."""
+    try:
+        return os.path.commonpath([os.path.abspath(path.parent) for path in paths])
+    except ValueError:
+        return ""
+
+
 def content_hashes(
     paths: Sequence[Path], folder: Path, *, workers: int = 0, watch: Callable[[int], Callable[[int], None]]
 ) -> list[bytes]:
@@ -34,7 +42,7 @@ def content_hashes(
 
     What was read is remembered in `folder`, by path, size and times, as git does; one file per data set.
     """
-    memory = folder / digest(os.fsencode(os.path.commonpath(paths))).hex()
+    memory = folder / digest(os.fsencode(origin(paths))).hex()
     known, tags = _recall(memory), [_tag(path) for path in paths]
     unknown = [row for row, tag in enumerate(tags) if tag not in known]
     hashes = [known.get(tag, UNREADABLE) for tag in tags]

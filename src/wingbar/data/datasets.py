@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from wingbar.data.cache import SILENT, Report, cached
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.data.memory import free_host_memory
+from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, Store, decode, row_bytes
 
 __all__ = ["Source", "load", "look_alikes", "lookalike_store"]
@@ -44,7 +46,8 @@ def load(
 ) -> Store:
     """Every image of the source: drawn, as it came, or decoded, into the cache if there is one.
 
-    Without a cache, images are decoded into memory; `streamed`, or more than fits, they stay in their files.
+    The cache is mapped into memory; without one, images are decoded into memory. If they are to be `streamed`, or are
+    more than half of what is free, they stay on the disk: row by row in the cache, or undecoded in their files.
     """
     if isinstance(source, Lookalike):
         drawn = draw(source, progress=report.bar("drawing images", len(source)))
@@ -52,10 +55,12 @@ def load(
     if source.pixels is not None:
         return Store(source.pixels, torch.ones(len(source.names)), source.labels)
     paths, labels = source.paths, source.labels
+    outside = streamed or len(paths) * row_bytes(side) > free_host_memory() // 2
     if cache is not None:
+        read = OnDisk if outside and hasattr(os, "preadv") else mapped
         with _going_on_without(report):
-            return cached(paths, side=side, root=cache, labels=labels, workers=workers, report=report)
-    if streamed or len(paths) * row_bytes(side) > free_host_memory() // 2:
+            return cached(paths, side=side, root=cache, labels=labels, workers=workers, report=report, read=read)
+    if outside:
         return _from_files(paths, side=side, cache=cache, labels=labels, workers=workers, report=report)
     progress = report.bar("decoding images", len(paths))
     return decode(paths, side=side, labels=labels, workers=workers, progress=progress)

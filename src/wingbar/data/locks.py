@@ -64,11 +64,11 @@ def _lock(file: IO[str], busy: Callable[[], None]) -> bool:
     return True
 
 
-def share(file: IO[bytes]) -> None:
-    """Let others see that this file is in use, until every duplicate of its descriptor is closed."""
+def share(descriptor: int) -> None:
+    """Let others see that a file is in use, until every duplicate of its descriptor is closed."""
     if fcntl is not None:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def is_shared(path: Path) -> bool:

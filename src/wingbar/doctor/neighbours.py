@@ -53,7 +53,9 @@ def embed(
     features = [torch.zeros(0, encoder.dim)]
     for start in range(0, len(rows), batch):
         part = listing.take(rows[start : start + batch])
-        images = decode(part.paths, side=SIZE).images if part.pixels is None else part.pixels
+        images = part.pixels
+        if images is None:
+            images = decode(part.paths, side=SIZE).images[torch.arange(len(part.names))]
         features.append(encoder(plain(images.to(device), size=SIZE)).vector.float().cpu())
         if progress:
             progress(min(start + batch, len(rows)))

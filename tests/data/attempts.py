@@ -137,7 +137,7 @@ def together(photos: Path, root: Path) -> dict[str, object]:
 
 
 def memory(photos: Path, root: Path) -> dict[str, object]:
-    """Kilobytes at the peak, for a tenth of the photos and for all: decoding, streaming."""
+    """Kilobytes at the peak, for a sixth of the photos and for all: decoding, streaming."""
     names = tuple(path.name for path in find_images(photos))
 
     def peak(work: Callable[[Listing], object], count: int) -> int:
@@ -159,7 +159,7 @@ def memory(photos: Path, root: Path) -> dict[str, object]:
         for step in range(batches.per_epoch):
             batches(step)
 
-    few, all_ = len(names) // 10, len(names)
+    few, all_ = len(names) // 6, len(names)
     return {
         work.__name__: [in_child(lambda work=work, count=count: peak(work, count)) for count in (few, all_)]
         for work in (decoding, from_cache, from_files)

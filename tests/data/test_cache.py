@@ -86,8 +86,8 @@ def happened(tmp_path_factory) -> dict[str, dict]:
     folder = tmp_path_factory.mktemp("attempts")
     write_photos(folder / "photos", 60)
     first = write_photos(folder / "many", 1)[0]
-    for number in range(1, 400):
-        os.link(first, first.with_name(f"{number:03d}.png"))
+    for number in range(1, 1200):
+        os.link(first, first.with_name(f"{number:04d}.png"))
     script = Path(__file__).with_name("attempts.py")
     done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -224,9 +224,10 @@ def test_without_locks_the_faster_one_stays(photos, root, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_data(happened):
-    """400 images of side 256 are 79 MB; ten times as many images may cost a few buffers more, not their size."""
+    """A thousand images of side 256 more are 197 MB more; the allocator's own ups and downs stay far below."""
+    assert happened["memory"].keys() == {"decoding", "from_cache", "from_files"}
     for few, many in happened["memory"].values():
-        assert many - few < 30_000, "kilobytes"
+        assert many - few < 60_000, "kilobytes"
 
 
 # --- where there is no cache -----------------------------------------------------------------------------------------

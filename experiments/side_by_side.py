@@ -101,7 +101,7 @@ def _scores(config: Config, method: Any) -> dict[str, float]:
     for split in ("train", "test"):
         store = open_source(config, find_source(config, split), quiet=True)
         found += [embed_store(method, store, prepare_images).to(device), store.labels.to(device)]
-    return {name: round(100 * score.interval.mean, 2) for name, score in score_features(*found).items()}
+    return {name: round(100 * score.interval.value, 2) for name, score in score_features(*found).items()}
 
 
 # --- torchvision's pipeline -------------------------------------------------------------------------------------------

@@ -27,7 +27,9 @@ from wingbar.build import build_method, build_optimizers, plain_images, prepare
 from wingbar.config import Config
 from wingbar.data.readers import read
 from wingbar.evaluate.features import embed_store
-from wingbar.evaluate.scores import score_features
+from wingbar.evaluate.knn import knn_correct
+from wingbar.evaluate.linear import linear_probe
+from wingbar.evaluate.retrieval import retrieve
 from wingbar.images import find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, release_parts
 from wingbar.recipes import recipe_named
@@ -62,6 +64,8 @@ class Comparison:
     """Images per step."""
     workers: int = 8
     """Processes of the DataLoader."""
+    linear: bool = True
+    """Also fit the linear probe."""
 
 
 def main(comparison: Comparison) -> None:
@@ -88,12 +92,14 @@ def _one(comparison: Comparison, name: str, seed: int) -> dict[str, float]:
     }
     config = changed(recipe_named(name.removesuffix("-torchvision")), settings)
     if name.endswith("-torchvision"):
-        return _scores(config, _train_on_loader(config, comparison.workers))
+        return _scores(config, _train_on_loader(config, comparison.workers), linear=comparison.linear)
     with tempfile.TemporaryDirectory() as folder:
-        return _scores(config, run(changed(config, {"run.out": f"{folder}/run"}), quiet=True).method)
+        return _scores(
+            config, run(changed(config, {"run.out": f"{folder}/run"}), quiet=True).method, linear=comparison.linear
+        )
 
 
-def _scores(config: Config, method: Any) -> dict[str, float]:
+def _scores(config: Config, method: Any, *, linear: bool) -> dict[str, float]:
     """Percentages on the test split, images resized to 256 and cropped at the centre."""
     prepare_images = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
     device = choose_device(config.run.device)
@@ -101,7 +107,14 @@ def _scores(config: Config, method: Any) -> dict[str, float]:
     for split in ("train", "test"):
         store = open_source(config, find_source(config, split), quiet=True)
         found += [embed_store(method, store, prepare_images).to(device), store.labels.to(device)]
-    return {name: round(100 * score.interval.value, 2) for name, score in score_features(*found).items()}
+    neighbours = retrieve(*found[2:])
+    scores = {
+        "kNN": knn_correct(*found),
+        "rank-1": neighbours.rank1,
+        "mAP": neighbours.average_precision,
+        **({"linear": linear_probe(*found)} if linear else {}),
+    }
+    return {name: round(100 * value.double().mean().item(), 2) for name, value in scores.items()}
 
 
 # --- torchvision's pipeline -------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ def compile_parts(method: Any) -> None:
     torch._dynamo.reset()  # or a second run in this process would find the cache full and train uncompiled
     on_gpu = any(parameter.is_cuda for parameter in method.parameters())
     for part in _compilable(method):
-        part.compile(mode="reduce-overhead" if on_gpu else "default")
+        # every size its own code: made for any size, the half-size pairs of `fast` would lose half of what they save
+        part.compile(dynamic=False, mode="reduce-overhead" if on_gpu else "default")
 
 
 def release_parts(method: Any) -> None:

@@ -125,6 +125,27 @@ def test_fold_keeps_numbers_and_their_order_apart():
     assert all(0 <= value < 2**63 for value in values)
 
 
+def test_no_two_steps_parts_ranks_or_seeds_share_a_stream():
+    """A hundred thousand streams have different seeds, and what neighbours draw first is uniform and unrelated."""
+    places = [(seed, stream, step, part, rank) for seed in range(4) for stream in range(3) for step in range(1050)
+              for part in range(2) for rank in range(4)]  # fmt: skip
+    assert len({fold(*place) for place in places}) == len(places) > 100_000
+    first = torch.tensor(
+        [
+            [
+                torch.rand(1, generator=torch.Generator().manual_seed(fold(0, 1, step, 0, rank))).item()
+                for rank in (0, 1)
+            ]
+            for step in range(4000)
+        ]
+    )
+    sample, uniform = first.flatten().sort().values, torch.arange(8000) / 8000
+    assert (sample - uniform).abs().max() < 1.95 / 8000**0.5  # Kolmogorov-Smirnov at the level 0.001
+    neighbours = [first.T[0], first.T[1], first[:, 0].roll(1)]  # another rank, the step before
+    correlation = torch.corrcoef(torch.stack(neighbours)) - torch.eye(3)
+    assert correlation.abs().max() < 3.9 / 4000**0.5  # three pairs at the level 0.0001
+
+
 def test_too_large_a_batch_is_refused(store):
     with pytest.raises(UserError, match=r"batch of 24 .* 23 images; lower data\.batch"):
         batches(store, 24)

@@ -122,11 +122,12 @@ def test_boxes_stay_inside():
 ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
 
 
-@pytest.mark.parametrize("kind", [colour.BRIGHTNESS, colour.CONTRAST, colour.SATURATION])
-def test_tone_is_torchvisions(kind):
-    images, factor = pictures(9, 20), torch.linspace(0, 2, 9)
-    expected = [ADJUST[kind](image, float(by)) for image, by in zip(images, factor, strict=True)]
-    assert_close(colour.tone(images, torch.full((9,), kind), factor), torch.stack(expected), atol=1e-6, rtol=0)
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_tone_is_torchvisions(name):
+    images, change = pictures(9, 20), torch.linspace(-1, 1, 9)
+    adjust = getattr(TF, f"adjust_{name}")
+    expected = [adjust(image, 1 + float(by)) for image, by in zip(images, change, strict=True)]
+    assert_close(getattr(colour, name)(images, change), torch.stack(expected), atol=1e-6, rtol=0)
 
 
 def test_hue_is_torchvisions_over_the_whole_colour_cube():
@@ -144,7 +145,8 @@ def test_hue_turns_red_to_green_to_blue():
     assert_close(colour.hue(red, -third), blue)
 
 
-def test_jitter_makes_its_changes_in_each_images_own_order():
+@pytest.mark.parametrize("jitter", [colour.jitter, colour.jitter_together])
+def test_jitter_makes_its_changes_in_each_images_own_order(jitter):
     orders = torch.tensor(list(itertools.permutations(range(4))))
     images = pictures(24, 12)
     change = (torch.rand(24, 4, generator=seeded()) * 2 - 1) * torch.tensor([0.4, 0.4, 0.4, 0.1])
@@ -153,13 +155,14 @@ def test_jitter_makes_its_changes_in_each_images_own_order():
         for kind in order:
             image = ADJUST[kind](image, changes[kind] + (kind != colour.HUE))  # noqa: PLW2901
         expected.append(image)
-    assert_close(colour.jitter(images, change, orders), torch.stack(expected), atol=5e-6, rtol=0)
+    assert_close(jitter(images, change, orders), torch.stack(expected), atol=5e-6, rtol=0)
     assert torch.equal(images, before)
 
 
-def test_jitter_of_no_change_changes_nothing():
+@pytest.mark.parametrize("jitter", [colour.jitter, colour.jitter_together])
+def test_jitter_of_no_change_changes_nothing(jitter):
     images, order = pictures(4, 12), torch.arange(4).expand(4, 4)
-    assert torch.equal(colour.jitter(images, torch.zeros(4, 4), order), images)
+    assert torch.equal(jitter(images, torch.zeros(4, 4), order), images)
 
 
 def test_drawn_jitter_is_uniform_in_amount_order_and_chance():
@@ -180,8 +183,8 @@ def test_grey_is_torchvisions_and_grey_has_no_saturation():
     images = pictures(3, 16)
     greys = TF.rgb_to_grayscale(images, num_output_channels=3)
     assert_close(colour.grey(images).expand_as(images), greys, atol=1e-6, rtol=0)
-    kind, factor = torch.full((3,), colour.SATURATION), torch.tensor([0.0, 0.5, 1.4])
-    assert_close(colour.tone(greys, kind, factor), greys, atol=1.1e-4, rtol=0)  # the weights of luma add up to 0.9999
+    changed = colour.saturation(greys, torch.tensor([-1.0, -0.5, 0.4]))
+    assert_close(changed, greys, atol=1.1e-4, rtol=0)  # the weights of luma add up to 0.9999
 
 
 def test_solarise_and_normalise_are_torchvisions():

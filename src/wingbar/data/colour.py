@@ -13,7 +13,20 @@ from torch import Generator, Tensor
 
 from wingbar.types import MEAN, STD
 
-__all__ = ["draw_chance", "draw_jitter", "grey", "hue", "jitter", "normalise", "only", "solarise", "tone"]
+__all__ = [
+    "brightness",
+    "contrast",
+    "draw_chance",
+    "draw_jitter",
+    "grey",
+    "hue",
+    "jitter",
+    "jitter_together",
+    "normalise",
+    "only",
+    "saturation",
+    "solarise",
+]
 
 LUMA = (0.2989, 0.587, 0.114)  # what red, green and blue add to grey
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
@@ -35,18 +48,49 @@ def draw_jitter(
 
 def jitter(images: Images, change: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"]) -> Images:
     """Brightness, contrast, saturation and hue changed, in each image's own order."""
+    if images.is_cuda:
+        return jitter_together(images, change, order)
+    rows = zip(torch.split(images, 1), torch.split(change, 1), order.tolist(), strict=True)
+    return torch.cat([_jitter_one(*row) for row in rows])
+
+
+def _jitter_one(image: Images, change: Float[Tensor, "1 4"], order: list[int]) -> Images:
+    """On a CPU every image pays for what is changed in it, and for nothing else."""
+    for kind in order:
+        if change[0, kind] != 0:
+            image = (brightness, contrast, saturation, hue)[kind](image, change[:, kind])
+    return image
+
+
+def brightness(images: Images, change: Number) -> Images:
+    """1 + `change` times as far from black."""
+    return (images * (1 + change).view(-1, 1, 1, 1)).clamp_(0, 1)
+
+
+def contrast(images: Images, change: Number) -> Images:
+    """1 + `change` times as far from the image's mean grey."""
+    return torch.lerp(grey(images).mean(dim=(2, 3), keepdim=True), images, (1 + change).view(-1, 1, 1, 1)).clamp_(0, 1)
+
+
+def saturation(images: Images, change: Number) -> Images:
+    """1 + `change` times as far from the pixel's own grey."""
+    return torch.lerp(grey(images), images, (1 + change).view(-1, 1, 1, 1)).clamp_(0, 1)
+
+
+def jitter_together(images: Images, change: Float[Tensor, "batch 4"], order: Int[Tensor, "batch 4"]) -> Images:
+    """The same for all images at once: a GPU rather does too much than wait to be told what."""
     for kind, amount in zip(order.T, change.gather(1, order).T, strict=True):
-        images = tone(images, kind, 1 + amount * (kind != HUE))
+        images = _tone(images, kind, 1 + amount * (kind != HUE))
         images = only((kind == HUE) & (amount != 0), hue, images, amount)
     return images
 
 
-def tone(images: Images, kind: Int[Tensor, " batch"], factor: Number) -> Images:
+def _tone(images: Images, kind: Int[Tensor, " batch"], factor: Number) -> Images:
     """Brightness, contrast or saturation, as `kind` says: `factor` times as far from black, mean grey or own grey."""
     luma = grey(images)
-    mean = luma.mean(dim=(2, 3), keepdim=True)
-    contrast, saturation = ((kind == one).to(images).view(-1, 1, 1, 1) for one in (CONTRAST, SATURATION))
-    return torch.lerp(luma.mul_(saturation).add_(contrast * mean), images, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
+    to_mean, to_own = ((kind == one).to(images).view(-1, 1, 1, 1) for one in (CONTRAST, SATURATION))
+    origin = luma * to_own + to_mean * luma.mean(dim=(2, 3), keepdim=True)
+    return torch.lerp(origin, images, factor.view(-1, 1, 1, 1)).clamp_(0, 1)
 
 
 def hue(images: Images, turns: Number) -> Images:

@@ -34,12 +34,13 @@ def bench(arguments: Sequence[str]) -> None:
         print(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
         sys.exit(0)
     known("benchmark", name, BENCHES)
-    options, measure = BENCHES[name]
-    chosen = tyro.cli(options, prog=f"wingbar bench {name}", args=rest)
+    kind, measure = BENCHES[name]
+    chosen = tyro.cli(kind, prog=f"wingbar bench {name}", args=rest)
     if chosen.out and Path(chosen.out).exists() and not Path(chosen.out).is_dir():
         raise UserError(f"{chosen.out} is a file; give --out a folder")
     console = Console(stderr=True)
     rows = measure(chosen, tell=lambda title: console.print(f"measuring: {title}"))
     Console().print(table(f"wingbar bench {name}", rows))
     if chosen.out:
-        write_results(Path(chosen.out), name, dataclasses.asdict(chosen), rows, drawn="images/s")
+        options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}
+        write_results(Path(chosen.out), name, options, rows, drawn="images/s")

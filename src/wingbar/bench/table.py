@@ -29,8 +29,9 @@ class Row(NamedTuple):
 
 def table(title: str, rows: Sequence[Row]) -> Table:
     """The rows for a terminal."""
-    columns = _columns(rows)
+    columns = [column for column in _columns(rows) if "%" not in column]  # quartiles are for the file
     built = Table("", *(f"[bold]{column}" for column in columns), title=title)
+    built.columns[0].no_wrap = True
     for column in built.columns[1:]:
         column.justify = "right"
     for row in rows:

@@ -18,7 +18,7 @@ LAYERS = (
     {"machine"},
     {"build", "images"},
     {"recipes"},
-    {"runfolder"},
+    {"runfolder", "watch"},
     {"runs", "doctor"},
     {"trial", "bench"},
     {"cli"},

@@ -1,4 +1,7 @@
-"""The command `wingbar`. A mistake of the user is one sentence on stderr and exit code 2."""
+"""The command `wingbar`. A mistake of the user is one sentence on stderr and exit code 2.
+
+Exit code 1 is a loss that became no number, 3 a collapse that stopped a run which was to stop on one.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from wingbar.train.checkpoint import Interrupted
 from wingbar.train.record import NonFiniteLoss
 from wingbar.trial import Try, tell_story
 from wingbar.types import UserError
+from wingbar.watch import Collapsed
 
 __all__ = ["main"]
 
@@ -172,5 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NonFiniteLoss as error:
         print(f"wingbar: {error}. {' '.join(error.__notes__)}", file=sys.stderr)
         sys.exit(1)
+    except Collapsed as error:
+        print(f"wingbar: {error}", file=sys.stderr)
+        sys.exit(3)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -210,6 +210,14 @@ class Run:
     """Steps between two lines of the record."""
     save_minutes: float = 10.0
     """Time between two checkpoints."""
+    doctor: int = 512
+    """Plain training images on which collapse is looked for after every epoch; 0: never."""
+    stop_on_collapse: bool = False
+    """Stop, with everything saved and exit code 3, when the encoder has collapsed; otherwise a note says so, once."""
+    probe_every: int = 0
+    """Epochs between two kNN and linear probes on the labelled splits; 0: none. They never choose what is saved."""
+    probe_images: int = 2000
+    """Most images of each split that a probe looks at."""
     tensorboard: bool = True
     """Write TensorBoard files when it is installed."""
     overwrite: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ __all__ = [
     "compile_parts",
     "on_gpu_compiled",
     "release_parts",
+    "uncompiled",
     "will_compile",
 ]
 
@@ -76,6 +77,18 @@ def release_parts(method: Any) -> None:
     """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
     for part in _compilable(method):
         part._compiled_call_impl = None
+
+
+@contextmanager
+def uncompiled(method: Any) -> Iterator[None]:
+    """Inside, compiled parts run as they are written: a rare pass in another mode is not worth minutes of compiling."""
+    compiled = [(part, part._compiled_call_impl) for part in _compilable(method)]
+    release_parts(method)
+    try:
+        yield
+    finally:
+        for part, call in compiled:
+            part._compiled_call_impl = call
 
 
 def _compilable(method: Any) -> Iterator[nn.Module]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +22,11 @@ from wingbar.runfolder import check_folder, check_unreadable, environment, is_ru
 from wingbar.settings import changed, check_limits, from_json
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
-from wingbar.train.loop import train
+from wingbar.train.loop import After, train
 from wingbar.train.progress import Bar
 from wingbar.train.record import NonFiniteLoss, Recorder, trim_record
-from wingbar.types import UserError
+from wingbar.types import Output, UserError
+from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "resume", "run"]
@@ -67,16 +68,18 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     device = choose_device(config.run.device)
     source = store or find_source(config)
     check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
+    test = find_test(config, source)
     method = build_method(config)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     stages = build_stages(config, method, store, device)
+    looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
     out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
     with _signals() as asked_to_stop:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
-            start = position.step if stage.name == position.stage else 0
-            _run_stage(config, stage, method, out, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
+            start, watched = position.step if stage.name == position.stage else 0, looks if stage is stages[-1] else []
+            _run_stage(config, stage, method, out, watched, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)
@@ -110,13 +113,29 @@ def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
 
 
 def _run_stage(
-    config: Config, stage: Stage, method: Any, out: Path, *, start: int, asked_to_stop: Callable[[], bool], quiet: bool
+    config: Config,
+    stage: Stage,
+    method: Any,
+    out: Path,
+    looks: Sequence[Look],
+    *,
+    start: int,
+    asked_to_stop: Callable[[], bool],
+    quiet: bool,
 ) -> None:
-    """Steps `start` to the end of a stage, recorded and saved."""
+    """Steps `start` to the end of a stage, watched, recorded and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
-        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), _kappa_alarm(quiet=quiet)]
+        alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse))
+        recorder.listeners += [
+            bar.tell,
+            lambda line: keeper.remember(line["step"]),
+            kappa_alarm(_notes(quiet=quiet)),
+            alarm,
+        ]
+        watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
+        stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
@@ -129,7 +148,7 @@ def _run_stage(
                 start=start,
                 stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(recorder, keeper, lambda step, outputs: bar.reach(step + 1)),
+                after=(watching, recorder, keeper, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:
@@ -155,17 +174,17 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
     )
 
 
-def _kappa_alarm(*, quiet: bool) -> Callable[[dict[str, Any]], None]:
-    """Says once when κ separates nothing (A1): low variance then perturbs no dimension, or all of them."""
-    said: list[float] = []
+def _notes(*, quiet: bool) -> Callable[[str], None]:
+    return lambda sentence: None if quiet else print(f"note: {sentence}", file=sys.stderr, flush=True)
 
-    def listen(line: dict[str, Any]) -> None:
-        share = line.get("perturbed/LowVariance")
-        if share in (0.0, 1.0) and line["epoch"] > 2 and not said and not quiet:
-            said.append(share)
-            print(f"note: synth.kappa separates nothing, {share:.0%} of the dimensions are below it", file=sys.stderr)
 
-    return listen
+def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:
+    def after(step: int, outputs: Sequence[Output]) -> None:
+        if alarm.message:
+            keeper.save(step + 1)
+            raise Collapsed(f"{alarm.message} The run was stopped, and its state is in {keeper.path}.")
+
+    return after
 
 
 def _keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_stop: Callable[[], bool]) -> Keeper:

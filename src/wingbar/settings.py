@@ -30,7 +30,8 @@ LIMITS = {
     "readings.noise_floor": (-FOREVER, FOREVER),
     "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
     "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
-    "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER),
+    "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
+    "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER),
 }  # fmt: skip
 
 

@@ -34,7 +34,10 @@ class NonFiniteLoss(ArithmeticError):
 
 
 class Recorder:
-    """Callback of the loop. Keeps a window of scalars on the device and reads them together, so that no step waits."""
+    """Callback of the loop. Keeps a window of scalars on the device and reads them together, so that no step waits.
+
+    A line is written every so many steps, and at every step that somebody has noted something about.
+    """
 
     def __init__(
         self,
@@ -52,14 +55,19 @@ class Recorder:
         self.steps: list[int] = []
         self.losses: list[dict[str, Tensor]] = []  # one per forward pass
         self.facts: list[Mapping[str, Tensor | float]] = []
+        self.noted: dict[str, float] = {}  # about the step that comes next
         self.since = time.perf_counter()
 
+    def note(self, facts: Mapping[str, float]) -> None:
+        """Facts about the step that is recorded next; they stand in its line."""
+        self.noted |= facts
+
     def __call__(self, step: int, outputs: Sequence[Output]) -> None:
-        """Remember a step; write a line when the window is full."""
+        """Remember a step; write a line when the window is full or something is noted."""
         self.steps.append(step)
         self.losses += [{name: loss.detach() for name, loss in output.losses.items()} for output in outputs]
         self.facts += [output.facts for output in outputs]
-        if (step + 1) % self.every == 0:
+        if (step + 1) % self.every == 0 or self.noted:
             self.flush()
 
     def flush(self) -> None:
@@ -71,12 +79,12 @@ class Recorder:
         means = {name: sum(values) / len(values) for name, values in {**losses, **_table(self.facts)}.items()}
         speed = len(self.steps) * self.batch / (time.perf_counter() - self.since)
         total = sum(means[name] for name in losses)
-        line = {**self.describe(self.steps[-1]), "total": total, **means, "images_per_s": speed}
+        line = {**self.describe(self.steps[-1]), "total": total, **means, **self.noted, "images_per_s": speed}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         for listener in self.listeners:
             listener(line)
-        self.steps, self.losses, self.facts = [], [], []
+        self.steps, self.losses, self.facts, self.noted = [], [], [], {}
         self.since = time.perf_counter()
 
 

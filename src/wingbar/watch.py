@@ -1,0 +1,186 @@
+"""Watching a run train: after an epoch the encoder looks at plain images, and what is seen goes into the record.
+
+Nothing here reaches the training: a run has the same bits with and without it, and no score chooses what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wingbar.build import Stage, plain_images
+from wingbar.config import Config
+from wingbar.data.datasets import Source
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.store import Store
+from wingbar.encoder import evaluation_mode
+from wingbar.evaluate.diagnosis import facts, signs_of
+from wingbar.evaluate.knn import knn_correct
+from wingbar.evaluate.linear import linear_probe
+from wingbar.evaluate.verdicts import judge
+from wingbar.images import find_source
+from wingbar.machine import choose_autocast, choose_device, uncompiled
+from wingbar.settings import changed
+from wingbar.train.loop import After
+from wingbar.types import Output, UserError
+
+__all__ = ["CollapseAlarm", "Collapsed", "Look", "build_looks", "find_test", "kappa_alarm", "watch"]
+
+CHUNK = 128  # images that are embedded at once
+DECAYS = (0.1, 0.01, 0.001)  # fewer than a final evaluation tries, and fitted less exactly
+ITERATIONS = 100
+
+
+class Look(NamedTuple):
+    """Something to measure after every so many epochs."""
+
+    every: int
+    measure: Callable[[], dict[str, float]]
+
+
+def watch(looks: Sequence[Look], note: Callable[[dict[str, float]], None], *, per_epoch: int) -> After:
+    """Callback of the loop, to stand before the recorder: notes what each look sees at the end of its epochs."""
+
+    def after(step: int, outputs: Sequence[Output]) -> None:
+        epoch, begun = divmod(step + 1, per_epoch)
+        for look in looks:
+            if not begun and epoch % look.every == 0:
+                note(look.measure())
+
+    return after
+
+
+def build_looks(config: Config, stage: Stage, test: Store | None) -> list[Look]:
+    """What the run's settings want to be watched; probes need the `test` images."""
+    embed = partial(_embed, config, stage.method)
+    train, looks = stage.batches.store, []
+    if config.run.doctor and len(train.images) > 1:
+        sample = _sample(train, max(2, config.run.doctor), device=train.aspect.device)
+        looks.append(Look(1, partial(_doctor, stage.method, embed, sample)))
+    if test is not None:
+        splits = [_sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
+        _check_classes(splits[0])
+        looks.append(Look(config.run.probe_every, partial(_probe, embed, *splits)))
+    return looks
+
+
+def _sample(store: Store, most: int, *, device: torch.device) -> Store:
+    """The same images in every run and at every step: at most so many, drawn at random, held in memory."""
+    count = len(store.images)
+    rows = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    there = rows.to(store.images.device) if isinstance(store.images, Tensor) else rows
+    return Store(
+        store.images[there].to(device),
+        store.aspect[rows.to(store.aspect.device)].to(device),
+        None if store.labels is None else store.labels[rows],
+    )
+
+
+@torch.no_grad()
+def _embed(config: Config, method: Any, store: Store) -> Float[Tensor, "n dim"]:
+    """Features of plain images in evaluation mode, on the method's device; the method is left as it was."""
+    device = choose_device(config.run.device)
+    prepare = plain_images(changed(config, {"run.compile": "off"}))
+    autocast = choose_autocast(config.run.precision, device)
+    features = []
+    with evaluation_mode(method), uncompiled(method), autocast():
+        for rows in torch.split(torch.arange(len(store.images), device=store.aspect.device), CHUNK):
+            images = prepare(store.images[rows].to(device), store.aspect[rows].to(device))
+            features.append(method.embed(images).float())
+    return torch.cat(features)
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+Embed = Callable[[Store], Tensor]
+
+
+@torch.no_grad()
+def _doctor(method: Any, embed: Embed, sample: Store) -> dict[str, float]:
+    """The collapse doctor's light form; nothing where weights are no numbers any more, as the next loss will tell."""
+    features = embed(sample)
+    with evaluation_mode(method):
+        embeddings = method.project(features)
+    return facts(features, embeddings) if embeddings.isfinite().all() and features.isfinite().all() else {}
+
+
+def _probe(embed: Embed, train: Store, test: Store) -> dict[str, float]:
+    """Accuracy of kNN and of a quick linear probe; nothing where the weights are no numbers any more."""
+    seen, unseen = embed(train), embed(test)
+    if not (seen.isfinite().all() and unseen.isfinite().all()):
+        return {}
+    known, wanted = (split.labels.to(seen.device) for split in (train, test) if split.labels is not None)
+    correct = {
+        "probe/knn": knn_correct(seen, known, unseen, wanted),
+        "probe/linear": linear_probe(seen, known, unseen, wanted, weight_decay=DECAYS, iterations=ITERATIONS),
+    }
+    return {name: right.float().mean().item() for name, right in correct.items()}
+
+
+# --- labelled splits -------------------------------------------------------------------------------------------------
+
+
+def find_test(config: Config, train: Source | Store) -> Source | None:
+    """The test split, if probes are asked for; refused where nobody knows the labels."""
+    if not config.run.probe_every:
+        return None
+    if not _labelled(train):
+        raise UserError(
+            f"run.probe_every needs labels, and {config.data.root} read as {config.data.name!r} has none; "
+            "read it with --data.name folder or csv, or leave probes out"
+        )
+    test = find_source(config, "test")
+    if not _labelled(test):
+        raise UserError(f"run.probe_every needs labels, and the test split of {config.data.root} has none")
+    return test
+
+
+def _labelled(source: Source | Store) -> bool:
+    return isinstance(source, Lookalike) or source.labels is not None
+
+
+def _check_classes(train: Store) -> None:
+    if train.labels is None or len(torch.unique(train.labels)) < 2:
+        raise UserError("run.probe_every needs images of two classes or more; raise run.probe_images, or leave it out")
+
+
+# --- alarms ----------------------------------------------------------------------------------------------------------
+
+
+class Collapsed(Exception):
+    """The run was asked to stop on collapse, saved its state and did: which epoch, what is wrong, what to change."""
+
+
+class CollapseAlarm:
+    """Listener of the record that judges every look of the doctor; `say` hears of the first collapse, once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.message = ""  # empty until the encoder collapses
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Judge a line, if the doctor looked at its step."""
+        if "doctor/std" not in line or self.message:
+            return
+        found = judge(signs_of(line))
+        if found.verdict == "collapsed":
+            self.message = f"the encoder has collapsed after epoch {line['epoch']:.0f}. {found.sentences[0]}"
+            self.say(self.message)
+
+
+def kappa_alarm(say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
+    """Says once when κ separates nothing (A1): low variance then perturbs no dimension, or all of them."""
+    said: list[float] = []
+
+    def listen(line: dict[str, Any]) -> None:
+        share = line.get("perturbed/LowVariance")
+        if share in (0.0, 1.0) and line["epoch"] > 2 and not said:
+            said.append(share)
+            say(f"synth.kappa separates nothing, {share:.0%} of the dimensions are below it")
+
+    return listen

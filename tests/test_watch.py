@@ -1,0 +1,274 @@
+"""What is looked at while a run trains: real collapses are found, and the training does not notice."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
+
+from wingbar import cli, machine, resume, run, runs
+from wingbar.build import build_method, plain_images
+from wingbar.data.datasets import lookalike_store
+from wingbar.encoder import build_encoder
+from wingbar.evaluate.diagnosis import diagnose, read_record, signs_of
+from wingbar.evaluate.features import embed_store
+from wingbar.evaluate.knn import knn_correct
+from wingbar.evaluate.linear import linear_probe
+from wingbar.evaluate.verdicts import judge
+from wingbar.losses import negative_cosine
+from wingbar.recipes import recipe_named
+from wingbar.settings import changed
+from wingbar.train import checkpoint
+from wingbar.train.checkpoint import Interrupted
+from wingbar.watch import CollapseAlarm, Collapsed, build_looks
+
+SMALL = {"data.size": 32, "data.stored": 40, "run.tensorboard": False, "run.device": "cpu"}
+SIMSIAM = {
+    "method.name": "simsiam",
+    "method.dim": 64,
+    "method.hidden": 16,
+    "optim.lr": 0.2,
+    "optim.lr_rule": "literal",
+}
+MOCO = {"method.queue": 128, "method.momentum": 0.99, "optim.lr": 0.03}
+
+
+def config(out, settings):
+    return changed(recipe_named("try-moco"), {**SMALL, "run.out": str(out), **settings})
+
+
+def lines(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+# --- real trainings --------------------------------------------------------------------------------------------------
+
+BIRDS = {"data.batch": 32, "data.images": 256, "run.epochs": 5}
+
+
+@pytest.fixture(scope="module")
+def birds():
+    return lookalike_store("train", side=40, classes=8, images=256, loud=0.2)
+
+
+def without_predictor(method):
+    method.predictor = nn.Identity()
+
+
+def without_stop_gradient(method):
+    def compare(first, second):
+        one, two = method.predictor(first), method.predictor(second)
+        return negative_cosine(one, second) / 2 + negative_cosine(two, first) / 2
+
+    method.compare = compare
+
+
+def spoil(monkeypatch, change):
+    """Runs train a method that is changed after it was built."""
+
+    def build(settings):
+        method = build_method(settings)
+        change(method)
+        return method
+
+    monkeypatch.setattr(runs, "build_method", build)
+
+
+@pytest.mark.parametrize("settings", [SIMSIAM, MOCO], ids=["simsiam", "moco"])
+def test_a_healthy_training_is_called_healthy(settings, birds, tmp_path, capsys):
+    settings = config(tmp_path / "run", {**BIRDS, **settings})
+    result = run(settings, store=birds)
+    assert "collapsed" not in capsys.readouterr().err
+    features = embed_store(result.method, birds, plain_images(settings))
+    with torch.no_grad():
+        embeddings = result.method.project(features)
+    found = diagnose(features, embeddings=embeddings, record=read_record(tmp_path / "run"))
+    assert (found.verdict, found.sentences) == ("healthy", ("Nothing points to a collapse.",))
+    assert found.values["rank"] == pytest.approx(lines(result.out)[-1]["doctor/rank"], rel=1e-4)
+
+
+def test_an_untrained_encoder_is_called_what_it_is(birds, tmp_path):
+    settings = config(tmp_path / "run", {**BIRDS, **MOCO})
+    found = diagnose(embed_store(build_method(settings), birds, plain_images(settings)))
+    assert found.verdict == "warning" and "untrained" in found.sentences[0]
+
+
+def test_simsiam_without_predictor_is_stopped_with_everything_saved(birds, tmp_path, monkeypatch):
+    """Its embeddings end in two opposite points: well spread, on a line."""
+    spoil(monkeypatch, without_predictor)
+    with pytest.raises(Collapsed, match=r"after epoch \d.*on a line.*checkpoint\.pt"):
+        run(config(tmp_path / "run", {**BIRDS, **SIMSIAM, "run.stop_on_collapse": True}), store=birds, quiet=True)
+    last = lines(tmp_path / "run")[-1]
+    place, _ = checkpoint.read(tmp_path / "run" / "checkpoint.pt")
+    assert place.step == last["step"] and last["step"] % 8 == 0
+    assert last["doctor/embedding/std"] > 0.7 * last["doctor/embedding/healthy_std"]
+    assert judge(signs_of(last)).verdict == "collapsed"
+    assert not (tmp_path / "run" / "encoder.safetensors").exists()
+
+
+def test_simsiam_without_stop_gradient_is_noted_once(birds, tmp_path, monkeypatch, capsys):
+    spoil(monkeypatch, without_stop_gradient)
+    run(config(tmp_path / "run", {**BIRDS, **SIMSIAM}), store=birds)
+    assert judge(signs_of(lines(tmp_path / "run")[-1])).verdict == "collapsed"
+    assert capsys.readouterr().err.count("note: the encoder has collapsed after epoch") == 1
+    assert (tmp_path / "run" / "encoder.safetensors").exists()
+
+
+def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
+    def collapse(*_, **__):
+        raise Collapsed("the encoder has collapsed")
+
+    monkeypatch.setattr(cli, "run", collapse)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["train", "try-moco", "--run.out", str(tmp_path / "run"), "--run.stop-on-collapse"])
+    assert stopped.value.code == 3 and "collapsed" in capsys.readouterr().err
+
+
+def test_lines_without_the_doctor_do_not_alarm():
+    said: list[str] = []
+    CollapseAlarm(said.append)({"step": 3, "base": -1.0, "chance/base": 0.0})
+    assert not said
+
+
+# --- nothing is disturbed --------------------------------------------------------------------------------------------
+
+TINY = {"data.batch": 8, "data.images": 43, "data.classes": 4, "run.epochs": 4, "run.log_every": 3, "method.queue": 20}
+WATCHED = {"run.probe_every": 2, "run.doctor": 16}
+PER_EPOCH = 43 // 8
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    out = tmp_path_factory.mktemp("watched") / "run"
+    return run(config(out, {**TINY, **WATCHED}), quiet=True)
+
+
+def test_a_run_has_the_same_bits_watched_or_not(watched, tmp_path):
+    run(config(tmp_path / "run", {**TINY, "run.doctor": 0}), quiet=True)
+    assert_same(*(load_file(out / "encoder.safetensors") for out in (watched.out, tmp_path / "run")))
+    (_, one), (_, other) = (checkpoint.read(out / "checkpoint.pt") for out in (watched.out, tmp_path / "run"))
+    assert torch.equal(one["rng"]["cpu"], other["rng"]["cpu"])
+    assert_same(one["method"], other["method"])
+    assert_same(one["optimizers"][0]["state"], other["optimizers"][0]["state"])
+    assert not any("doctor" in name or "probe" in name for line in lines(tmp_path / "run") for name in line)
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, dict):
+            assert_same(value, other[key])
+        else:
+            assert torch.equal(value, other[key]) if isinstance(value, torch.Tensor) else value == other[key]
+
+
+def test_every_epoch_is_looked_at_and_every_second_one_probed(watched):
+    seen = {line["step"]: line for line in lines(watched.out)}
+    assert [step for step in seen if "doctor/std" in seen[step]] == [PER_EPOCH * epoch for epoch in (1, 2, 3, 4)]
+    assert [step for step in seen if "probe/knn" in seen[step]] == [PER_EPOCH * epoch for epoch in (2, 4)]
+    assert all("total" in line and "chance/base" in line for line in seen.values())
+
+
+def test_probes_are_knn_and_linear_probe_of_the_splits(watched):
+    """At the last step the encoder is the one that is saved, and the splits are smaller than the cap."""
+    settings = config(watched.out, TINY)
+    splits = [lookalike_store(split, side=40, classes=4, images=43, loud=0.2) for split in ("train", "test")]
+    (seen, unseen), (known, wanted) = (
+        [embed_store(watched.method, split, plain_images(settings)) for split in splits],
+        [split.labels for split in splits],
+    )
+    line = lines(watched.out)[-1]
+    assert line["probe/knn"] == pytest.approx(knn_correct(seen, known, unseen, wanted).float().mean().item())
+    right = linear_probe(seen, known, unseen, wanted, weight_decay=(0.1, 0.01, 0.001), iterations=100)
+    assert line["probe/linear"] == pytest.approx(right.float().mean().item())
+
+
+def test_an_interrupted_run_sees_the_same(watched, tmp_path, monkeypatch):
+    """Stopped after the third step of the second epoch, and again right at its end."""
+    for stop in (PER_EPOCH + 3, PER_EPOCH - 3):
+        asked = iter([False] * (stop - 1) + [True])
+        monkeypatch.setattr(runs, "_signals", lambda asked=asked: nullcontext(lambda: next(asked)))
+        with pytest.raises(Interrupted):
+            if (tmp_path / "run").exists():
+                resume(tmp_path / "run")
+            else:
+                run(config(tmp_path / "run", {**TINY, **WATCHED}), quiet=True)
+    monkeypatch.undo()
+    resume(tmp_path / "run")
+    assert looks(tmp_path / "run") == looks(watched.out)
+
+
+def looks(out):
+    return [
+        (line["step"], {name: value for name, value in line.items() if name.startswith(("doctor/", "probe/"))})
+        for line in lines(out)
+        if "doctor/std" in line
+    ]
+
+
+def test_weights_that_are_no_numbers_are_left_to_the_losses(tmp_path):
+    settings, store = (
+        config(tmp_path / "run", {**TINY, **WATCHED}),
+        lookalike_store("train", side=40, classes=4, images=43, loud=0.2),
+    )
+    (stage,) = runs.build_stages(settings, build_method(settings), store, torch.device("cpu"))
+    for parameter in stage.method.encoder.parameters():
+        parameter.data.fill_(torch.nan)
+    assert [look.measure() for look in build_looks(settings, stage, store)] == [{}, {}]
+
+
+def test_a_look_runs_what_is_written_and_leaves_what_is_compiled():
+    encoder = build_encoder("timm/test_resnet")
+    encoder._compiled_call_impl = compiled = lambda *_: pytest.fail("compiled code was called")
+    with pytest.raises(ZeroDivisionError), machine.uncompiled(nn.Sequential(encoder)):
+        assert encoder(torch.zeros(2, 3, 32, 32)).vector.shape == (2, encoder.dim)
+        raise ZeroDivisionError
+    assert encoder._compiled_call_impl is compiled
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Twelve pictures in one folder per class."""
+    generator = torch.Generator().manual_seed(0)
+    for number in range(12):
+        place = tmp_path / "photos" / "ab"[number % 2]
+        place.mkdir(exist_ok=True, parents=True)
+        pixels = torch.randint(0, 256, (40, 40, 3), generator=generator, dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(place / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def arguments(photos, out, *more):
+    small = ("--data.size=32", "--data.batch=4", "--run.epochs=1", "--run.device=cpu", "--run.no-tensorboard")
+    return ["train", "try-moco", f"--data.root={photos}", f"--run.out={out}", "--run.probe-every=1", *small, *more]
+
+
+def test_probes_of_images_without_labels_are_refused_before_any_work(photos, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments(photos, tmp_path / "run"))
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and said.count("\n") == 1 and "run.probe_every needs labels" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_probes_of_one_class_are_refused_before_any_work(photos, tmp_path, capsys):
+    for path in (photos / "b").iterdir():
+        path.rename(photos / "a" / f"b{path.name}")
+    (photos / "b").rmdir()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments(photos, tmp_path / "run", "--data.name=folder"))
+    assert stopped.value.code == 2 and "two classes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_probes_read_the_test_split_of_a_folder_of_classes(photos, tmp_path):
+    cli.main(arguments(photos, tmp_path / "run", "--data.name=folder", "--data.options", "test_fraction=0.3"))
+    assert 0 <= lines(tmp_path / "run")[-1]["probe/linear"] <= 1

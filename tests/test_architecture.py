@@ -19,7 +19,7 @@ LAYERS = (
     {"build", "images"},
     {"recipes"},
     {"runfolder"},
-    {"runs", "doctor"},
+    {"runs", "doctor", "exam"},
     {"trial", "bench"},
     {"cli"},
     {"__main__"},

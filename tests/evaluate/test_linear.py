@@ -13,7 +13,8 @@ from torch import Tensor
 
 from wingbar.evaluate import linear
 from wingbar.evaluate.intervals import wilson
-from wingbar.evaluate.linear import Linear, fit, linear_probe, objective, stratified_fifth
+from wingbar.evaluate.labels import show_fraction
+from wingbar.evaluate.linear import Linear, fit, linear_places, linear_probe, objective, stratified_fifth
 from wingbar.types import UserError
 
 
@@ -217,3 +218,23 @@ def test_bad_input_is_refused_in_one_sentence(train, labels, options, sentence, 
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
     with pytest.raises(UserError, match=sentence):
         linear_probe(train, labels, torch.ones(2, 3), torch.arange(2), **options)
+
+
+def test_draws_side_by_side_are_probes_one_by_one():
+    (train, labels), (test, test_labels) = clusters(200, 1), clusters(150, 2)
+    draws = show_fraction(labels, 0.4, draws=3)
+    together = linear_places(train, labels, test, test_labels, draws) < 1
+    for rows, got in zip(draws, together, strict=True):
+        alone = linear_probe(train[rows], labels[rows], test, test_labels)
+        assert (got != alone).sum() <= 1  # both stop within the tolerance of one minimum
+    assert 0.3 < together.float().mean() < 0.95
+
+
+def test_top_five_equals_scikit_learns_ranking():
+    (train, labels), (test, test_labels) = clusters(300, 1, classes=9), clusters(300, 2, classes=9)
+    scaler = StandardScaler().fit(train.numpy())
+    model = judge(torch.from_numpy(scaler.transform(train.numpy())), labels, weight_decay=0.01)
+    ranking = (-model.predict_proba(scaler.transform(test.numpy()))).argsort(axis=1)
+    expected = (ranking == test_labels.numpy()[:, None]).argmax(axis=1)
+    got = linear_places(train, labels, test, test_labels, torch.arange(300)[None], weight_decay=[0.01])[0]
+    assert (got.numpy() != expected).mean() < 0.02 and expected.max() > 5

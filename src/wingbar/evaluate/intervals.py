@@ -49,7 +49,7 @@ def wilson(correct: Bool[Tensor, " n"] | Float[Tensor, " n"]) -> Interval:
     shrink = 1 / (1 + Z**2 / n)
     centre = shrink * (p + Z**2 / (2 * n))
     half = shrink * Z * math.sqrt(p * (1 - p) / n + (Z / (2 * n)) ** 2)
-    return Interval(p, low=max(0.0, centre - half), high=min(1.0, centre + half))
+    return Interval(p, low=min(p, max(0.0, centre - half)), high=max(p, min(1.0, centre + half)))  # despite rounding
 
 
 def bootstrap(values: Float[Tensor, " n"], *, resamples: int = 1000, seed: int = 0) -> Interval:

@@ -33,9 +33,7 @@ def show_shots(labels: Int[Tensor, " n"], shots: int, *, draws: int = 1, seed: i
     """Rows of so many images of every class, drawn several times, sorted; nested as fractions are."""
     fewest = int(torch.unique(labels, return_counts=True)[1].min())
     if not 1 <= shots <= fewest:
-        raise UserError(
-            f"{shots} images of every class cannot be shown; give 1 to {fewest}, the smallest class has that"
-        )
+        raise UserError(f"{shots} images of every class cannot be shown; the smallest has {fewest}: give 1 to {fewest}")
     return _first(labels, torch.full_like(labels, shots), draws=draws, seed=seed)
 
 

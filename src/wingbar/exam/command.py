@@ -18,7 +18,7 @@ from wingbar.exam.options import Evaluate
 from wingbar.exam.protocols import PROTOCOLS
 from wingbar.exam.record import write_result
 from wingbar.exam.splits import open_splits
-from wingbar.exam.subject import Setting, Subject
+from wingbar.exam.subject import Setting, Subject, check_candidate
 from wingbar.exam.table import Row, tell
 from wingbar.machine import choose_device
 from wingbar.settings import changed, check_limits
@@ -47,6 +47,8 @@ def examine(asked: Evaluate) -> Examined:
     protocols, candidates = _protocols(asked.protocols), _candidates(asked)
     config, out = _data(asked, candidates), _out(asked, candidates)
     setting = _setting(asked, choose_device(asked.device))
+    for candidate in candidates:
+        check_candidate(candidate, setting)  # before images are decoded for nothing
     train, test = open_splits(config, setting.device, quiet=asked.quiet)
     rows = []
     for candidate in candidates:

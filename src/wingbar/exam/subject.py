@@ -25,7 +25,7 @@ from wingbar.train.progress import Bar
 from wingbar.types import UserError
 from wingbar.weights import weights_hash
 
-__all__ = ["Setting", "Subject"]
+__all__ = ["Setting", "Subject", "check_candidate"]
 
 CALIBRATION = 128  # images per batch whose statistics are averaged
 
@@ -57,7 +57,7 @@ class Subject:
     @property
     def size(self) -> int:
         """Side of the images it sees."""
-        return self.setting.size or self.candidate.size
+        return _size(self.candidate, self.setting)
 
     @property
     def prepare(self) -> Prepare:
@@ -69,9 +69,7 @@ class Subject:
     @cached_property
     def _loaded(self) -> Encoder:
         """As it was stored."""
-        encoder = self.candidate.load().eval()
-        check_size(encoder, self.size)
-        return encoder
+        return self.candidate.load().eval()
 
     @property
     def architecture(self) -> str:
@@ -89,19 +87,11 @@ class Subject:
         _ = self.weights  # of the tensors before they change
         encoder = self._loaded.to(self.setting.device).to(memory_format=torch.channels_last)
         if self.setting.bn == "initial":
-            copy_statistics(self._initial(), encoder)
+            copy_statistics(_initial(self.candidate), encoder)
         elif self.setting.bn == "recalibrated":
             with exact(), self.bar("recalibrating BatchNorm", len(self.train.labels)) as bar:
                 recalibrate(encoder, self._plain_batches(bar))
         return encoder.requires_grad_(False)
-
-    def _initial(self) -> Encoder:
-        if self.candidate.initial is None:
-            raise UserError(
-                f"{self.candidate.name} does not say which weights it began with, so --bn initial has no statistics to "
-                "take; give its run's folder, or use another --bn"
-            )
-        return self.candidate.initial()
 
     def _plain_batches(self, bar: Bar) -> Iterator[Float[Tensor, "batch 3 size size"]]:
         """The training images as they are evaluated, in random order: by class, a batch would know few classes."""
@@ -126,7 +116,7 @@ class Subject:
         if setting.bn == "recalibrated":
             statistics = self.train.content
         else:
-            statistics = weights_hash(self._initial()) if setting.bn == "initial" else ""
+            statistics = weights_hash(_initial(self.candidate)) if setting.bn == "initial" else ""
         return self.weights, setting.bn, statistics, setting.view, str(self.size), setting.precision
 
     def _embed(self, split: Split) -> Tensor:
@@ -149,6 +139,27 @@ class Subject:
     def bar(self, title: str, total: int) -> Bar:
         """For long work."""
         return Bar(title, total, quiet=self.setting.quiet)
+
+
+def check_candidate(candidate: Candidate, setting: Setting) -> None:
+    """Refuse an encoder that cannot be loaded, take the images, or be given the statistics that are asked for."""
+    check_size(candidate.load(), _size(candidate, setting))
+    if setting.bn == "initial":
+        _initial(candidate)
+
+
+def _size(candidate: Candidate, setting: Setting) -> int:
+    return setting.size or candidate.size
+
+
+def _initial(candidate: Candidate) -> Encoder:
+    """What it began with."""
+    if candidate.initial is None:
+        raise UserError(
+            f"{candidate.name} does not say which weights it began with, so --bn initial has no statistics to take; "
+            "give its run's folder, or use another --bn"
+        )
+    return candidate.initial()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torchvision.transforms.v2 import functional as F
 
 import wingbar
 from wingbar.cli import main
@@ -25,6 +26,8 @@ from wingbar.evaluate.linear import linear_probe
 from wingbar.evaluate.retrieval import retrieve
 from wingbar.exam import Evaluate, Subject, examine
 from wingbar.exam.options import Data, Labels, Paper, Retrieval
+from wingbar.exam.subject import prepared
+from wingbar.types import MEAN, STD
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder, weights_hash
 
 SETTINGS = {
@@ -127,7 +130,7 @@ def test_features_are_embedded_once_and_found_by_what_decides_them(runs, tmp_pat
     examine(dataclasses.replace(asked, what=(str(tmp_path / "elsewhere.safetensors"),), data=data))
     assert len(calls) == 2  # the same weights and images under other names
     for change in (
-        {"bn": "initial"}, {"bn": "recalibrated"}, {"view": "squash"}, {"data": Data(size=64)},
+        {"bn": "initial"}, {"bn": "recalibrated"}, {"view": "squash"}, {"view": "squash-crop"}, {"data": Data(size=64)},
         {"data": Data(loud=0.3)}, {"what": (str(runs / "b"),)}, {"data": Data(cache=False)},
     ):  # fmt: skip
         before = len(calls)
@@ -275,3 +278,19 @@ def test_the_cache_lists_and_clears_features(runs, tmp_path, capsys):
     assert "features" in capsys.readouterr().out
     main(["cache", "clear"])
     assert not (tmp_path / "cache" / "features").exists()
+
+
+@pytest.mark.parametrize("view", ["centre", "squash-crop", "squash"])
+def test_views_are_what_torchvision_makes_of_the_whole_picture(view):
+    """A smooth picture of 120 × 60, stored as a square, then seen: compared with resizing and cropping the picture."""
+    ramp = torch.linspace(0, 255, 120).expand(3, 60, 120) * torch.tensor([1.0, 0.5, 0.2]).view(3, 1, 1)
+    stored = F.resize(ramp, [64, 64], antialias=True).round().byte()[None]
+    picture = {
+        "centre": lambda: F.center_crop(F.resize(ramp, 64, antialias=True), [56, 56]),
+        "squash-crop": lambda: F.center_crop(F.resize(ramp, [64, 64], antialias=True), [56, 56]),
+        "squash": lambda: F.resize(ramp, [56, 56], antialias=True),
+    }[view]()
+    seen = prepared(view, size=56)(stored, torch.tensor([2.0]))
+    got = (seen[0] * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)) * 255
+    inner = (..., slice(4, -4), slice(4, -4))  # borders are reflected in different ways
+    torch.testing.assert_close(got[inner], picture[inner], atol=1.5, rtol=0)

@@ -89,8 +89,8 @@ def cosines(
     In float64, beyond the reach of TF32, and rounded to nine decimals, so that equal features are equally similar on
     every device. Held in memory are one gallery in float64 and one chunk.
     """
-    lengths = torch.linalg.vector_norm(gallery, dim=1, keepdim=True, dtype=torch.float64).clamp_(min=1e-12)
-    unit = gallery.to(torch.float64, copy=True).div_(lengths)
+    unit = gallery.to(torch.float64, copy=True)
+    unit /= torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12)  # in place: a second copy is large
     rows = torch.arange(len(queries), device=queries.device) if rows is None else rows
     for some in torch.split(rows, chunk):
         yield (F.normalize(queries[some].double()) @ unit.T).round_(decimals=9)

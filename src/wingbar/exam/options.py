@@ -101,8 +101,8 @@ class Evaluate:
     """Of models that are given by name: a file, a name such as IMAGENET1K_V1, or `random`."""
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics: after training, of the weights a run began with, or of plain training images."""
-    view: Literal["centre", "squash"] = "centre"
-    """What the encoder sees: shorter side to 256/224 of the size and the central crop, or all, squashed to a square."""
+    view: Literal["centre", "squash-crop", "squash"] = "centre"
+    """What is seen: shorter side to 256/224 of the size, then its centre; squashed to that square, its centre; or all."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the cached features."""
     data: Data = field(default_factory=Data)

@@ -34,9 +34,8 @@ class Result(NamedTuple):
 
 
 def _splits(subject: Subject) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Features and labels of train and test, on the device."""
-    device = subject.setting.device
-    train, test = subject.train, subject.test
+    """Features and labels of train and test, where scores are computed."""
+    device, train, test = subject.scoring, subject.train, subject.test
     return subject.features(train), train.labels.to(device), subject.features(test), test.labels.to(device)
 
 
@@ -44,7 +43,7 @@ def _splits(subject: Subject) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _retrieval(subject: Subject, asked: Evaluate) -> Result:
-    device, options = subject.setting.device, asked.retrieval
+    device, options = subject.scoring, asked.retrieval
     labels, gallery = subject.test.labels.to(device), None
     if options.gallery == "train":
         gallery = Gallery(subject.features(subject.train), subject.train.labels.to(device))
@@ -111,7 +110,7 @@ def _percent(share: float) -> str:
 
 
 def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
-    options, device = asked.paper, subject.setting.device
+    options, device = asked.paper, subject.scoring
     labels = subject.train.labels.to(device)
     test = subject.features(subject.test)
     shown = {share: show_fraction(labels, share, seed=asked.seed)[0] for share in options.fractions}
@@ -159,7 +158,7 @@ def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float
             (images,) = augment(store.images[rows], store.aspect[rows], generator)
             with autocast():
                 features.append(encoder(images.contiguous(memory_format=torch.channels_last)).vector.float())
-        return torch.cat(features)
+        return torch.cat(features).to(subject.scoring)
 
     return embed
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-import wingbar
 from wingbar.evaluate.scores import Score, per_class
 from wingbar.exam.protocols import Result
 from wingbar.exam.subject import Subject
@@ -47,7 +46,7 @@ def provenance(subject: Subject, protocol: str) -> dict[str, Any]:
 @cache
 def commit() -> str | None:
     """The commit of the source tree this runs from, with a + if files differ from it; None if it is not one."""
-    home = Path(wingbar.__file__).parents[2]
+    home = Path(__file__).parents[3]
     if not (home / ".git").exists():
         return None
     try:

@@ -25,8 +25,9 @@ from wingbar.train.progress import Bar
 from wingbar.types import UserError
 from wingbar.weights import weights_hash
 
-__all__ = ["Setting", "Subject", "check_candidate"]
+__all__ = ["Setting", "Subject", "check_candidate", "prepared"]
 
+View = Literal["centre", "squash-crop", "squash"]
 CALIBRATION = 128  # images per batch whose statistics are averaged
 
 
@@ -36,7 +37,7 @@ class Setting:
 
     device: torch.device
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
-    view: Literal["centre", "squash"] = "centre"
+    view: View = "centre"
     precision: Literal["fp32", "bf16"] = "fp32"
     size: int | None = None  # each one's own if not given
     batch: int = 256
@@ -62,9 +63,7 @@ class Subject:
     @property
     def prepare(self) -> Prepare:
         """Stored bytes and aspect ratios to normalised images."""
-        if self.setting.view == "centre":
-            return partial(views.centre, size=self.size)
-        return lambda images, aspect: views.plain(images, size=self.size)
+        return prepared(self.setting.view, size=self.size)
 
     @cached_property
     def _loaded(self) -> Encoder:
@@ -83,7 +82,10 @@ class Subject:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """On its device, in evaluation mode, with the BatchNorm statistics that were asked for."""
+        """On its device, in evaluation mode, with the BatchNorm statistics that were asked for; nothing in it trains.
+
+        It is shared by all protocols: who changes it, changes a copy.
+        """
         _ = self.weights  # of the tensors before they change
         encoder = self._loaded.to(self.setting.device).to(memory_format=torch.channels_last)
         if self.setting.bn == "initial":
@@ -103,11 +105,14 @@ class Subject:
             bar.reach(done := done + len(rows))
 
     def features(self, split: Split) -> Float[Tensor, "n dim"]:
-        """Of every image, float32, on the device; embedded once, then found by content."""
-        about = (*self._identity, split.content)
-        place = cache_root() if self.setting.cache else None
-        found = kept(place, about, partial(self._embed, split))
-        return found.to(self.setting.device)
+        """Of every image, float32, where scores are computed; embedded once, then found by content."""
+        root = cache_root() if self.setting.cache else None
+        return kept(root, (*self._identity, split.content), partial(self._embed, split)).to(self.scoring)
+
+    @property
+    def scoring(self) -> torch.device:
+        """Where scores are computed: on the device, unless it lacks the float64 they need."""
+        return torch.device("cpu") if self.setting.device.type == "mps" else self.setting.device
 
     @property
     def _identity(self) -> tuple[str, ...]:
@@ -139,6 +144,15 @@ class Subject:
     def bar(self, title: str, total: int) -> Bar:
         """For long work."""
         return Bar(title, total, quiet=self.setting.quiet)
+
+
+def prepared(view: View, *, size: int) -> Prepare:
+    """How a view is made; stored images are squares, so that squashing is to forget their aspect ratio."""
+    if view == "squash":
+        return lambda images, aspect: views.plain(images, size=size)
+    if view == "squash-crop":
+        return lambda images, aspect: views.centre(images, torch.ones_like(aspect), size=size)
+    return partial(views.centre, size=size)
 
 
 def check_candidate(candidate: Candidate, setting: Setting) -> None:

@@ -19,7 +19,7 @@ LAYERS = (
     {"build", "images"},
     {"recipes"},
     {"runfolder", "watch"},
-    {"runs", "doctor"},
+    {"runs", "doctor", "exam"},
     {"trial", "bench"},
     {"cli"},
     {"__main__"},

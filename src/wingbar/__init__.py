@@ -9,6 +9,7 @@ from wingbar.data.batches import Batches
 from wingbar.data.lookalike import Lookalike
 from wingbar.decoder import LightDecoder, MirrorDecoder, tiny_decoder
 from wingbar.encoder import Encoder, build_encoder
+from wingbar.exam import Evaluate, examine
 from wingbar.methods import METHODS, MoCo, Rebuild, SimSiam, SynthPairs
 from wingbar.recipes import RECIPES
 from wingbar.runs import Result, fit, resume, run
@@ -25,6 +26,7 @@ __all__ = [
     "Config",
     "Encoded",
     "Encoder",
+    "Evaluate",
     "GradCam",
     "LightDecoder",
     "Lookalike",
@@ -41,6 +43,7 @@ __all__ = [
     "build_encoder",
     "changed",
     "encoder_with_weights",
+    "examine",
     "fit",
     "load_encoder",
     "resume",

@@ -22,8 +22,9 @@ from rich.table import Table
 from wingbar.bench.command import bench
 from wingbar.config import Config
 from wingbar.data.cache import cache_root, readable_size
-from wingbar.data.upkeep import Kept, clear, entries
+from wingbar.data.upkeep import Kept, clear, entries, features_size
 from wingbar.doctor.command import data
+from wingbar.exam.command import evaluate
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
@@ -109,7 +110,7 @@ def _cache(arguments: Sequence[str]) -> None:
     )
     root = cache_root()
     if isinstance(chosen, _List):
-        Console().print(_entries_table(entries(root), title=str(root)))
+        Console().print(_entries_table(entries(root), features_size(root), title=str(root)))
         return
     done = clear(root, keys=chosen.keys, unused_days=chosen.unused_days)
     print(f"Removed {done.removed} entries, {readable_size(done.freed)}, from {root}.")
@@ -117,13 +118,14 @@ def _cache(arguments: Sequence[str]) -> None:
         print(f"{key} is in use by another process and stays.")
 
 
-def _entries_table(kept: Sequence[Kept], *, title: str) -> Table:
+def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:
     table = Table("key", "from", "images", "side", "size", "last used", title=title)
     for key, about, size, used in kept:
         when = datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
         table.add_row(key[:12], about.origin, f"{about.images:,}", str(about.side), readable_size(size), when)
     table.add_section()
-    table.add_row("total", "", "", "", readable_size(sum(entry.bytes for entry in kept)), "")
+    table.add_row("features", "of encoders, by wingbar evaluate", "", "", readable_size(features), "")
+    table.add_row("total", "", "", "", readable_size(features + sum(entry.bytes for entry in kept)), "")
     return table
 
 
@@ -132,6 +134,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": _recipes,
     "train": _train,
     "resume": _resume,
+    "evaluate": evaluate,
     "bench": bench,
     "cache": _cache,
     "data": data,

@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from torchvision import models
 from wingbar.encoder import Encoder, Layout, build_encoder
 from wingbar.types import MEAN, STD, UserError
 
-__all__ = ["encoder_with_weights", "load_encoder", "save_encoder"]
+__all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "weights_hash"]
 
 Weights = dict[str, Tensor]
 
@@ -57,14 +58,33 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
     return encoder
 
 
-def load_encoder(path: str | Path) -> Encoder:
-    """The encoder in a file written by `save_encoder`, in evaluation mode: everything needed stands in the file."""
+def load_encoder(path: str | Path, *, name: str = "") -> Encoder:
+    """The encoder in a file, in evaluation mode; what `save_encoder` wrote says its `name` itself."""
     found, metadata = _read_file(Path(path))
-    if "arch" not in metadata:
-        raise UserError(f"{path} does not say which encoder it belongs to; give its name with encoder.name")
-    encoder = build_encoder(metadata["arch"], layout=_layout(metadata))
+    if not metadata.get("arch", name):
+        raise UserError(
+            f"{path} does not say which encoder it belongs to; give its name with --encoder, or as encoder.name"
+        )
+    encoder = build_encoder(metadata.get("arch", name), layout=_layout(metadata))
     _load(encoder, found, str(path))
     return encoder.eval()
+
+
+def image_size(path: str | Path) -> int | None:
+    """Side of the images that a file written by `save_encoder` was trained on; other files do not say."""
+    said = _read_file(Path(path))[1].get("image_size", "")
+    return int(said) if said.isdecimal() else None
+
+
+def weights_hash(encoder: Encoder) -> str:
+    """SHA-256 of an encoder's architecture and tensors: the same wherever they lie and however they were stored."""
+    found = sha256(f"{encoder.name}\0{encoder.layout}\0".encode())
+    for key, value in sorted(encoder.trunk.state_dict().items()):
+        if not key.endswith(COUNTER):
+            tensor = value.detach().cpu().contiguous()
+            found.update(f"{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            found.update(tensor.flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def save_encoder(encoder: Encoder, path: str | Path, *, size: int, recipe: str = "") -> None:

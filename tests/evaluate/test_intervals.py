@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from jaxtyping import config
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, sem, t
 
 from wingbar.evaluate import intervals
-from wingbar.evaluate.intervals import Interval, bootstrap, mcnemar, paired_bootstrap, wilson
+from wingbar.evaluate.intervals import Interval, bootstrap, mcnemar, over_repeats, paired_bootstrap, student, wilson
 from wingbar.types import UserError
 
 
@@ -115,3 +115,16 @@ def test_results_of_different_images_are_refused(function, monkeypatch: pytest.M
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
     with pytest.raises(UserError, match="got 3 and 4 results"):
         function(outcomes(1, 3), outcomes(1, 4))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 29, 100])
+def test_students_quantile_equals_scipy(freedom: int):
+    assert student(freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-9)
+
+
+def test_repeats_have_students_interval():
+    values = [0.61, 0.64, 0.58, 0.66]
+    low, high = t.interval(0.95, 3, loc=sum(values) / 4, scale=sem(values))
+    assert over_repeats(values) == pytest.approx((sum(values) / 4, low, high))
+    with pytest.raises(UserError, match="got 1 repeats"):
+        over_repeats([0.5])

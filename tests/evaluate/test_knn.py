@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from wingbar.evaluate import knn
-from wingbar.evaluate.knn import cosines, knn_correct
+from wingbar.evaluate.knn import cosines, knn_correct, knn_places, rows_at_once
 from wingbar.types import UserError
 
 
@@ -144,3 +144,31 @@ def test_bad_input_is_refused_in_one_sentence(train, labels, options, sentence, 
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
     with pytest.raises(UserError, match=sentence):
         knn_correct(train, labels, torch.ones(2, 3), torch.arange(2), **options)
+
+
+@pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 8, seed), grid], ids=["random", "tied"])
+def test_top_five_equals_sorting_the_votes_by_hand(sample):
+    (train, train_labels), (test, test_labels) = sample(60, 1), sample(40, 2)
+    similarity = torch.cat(list(cosines(test, train, chunk=9)))
+    expected = []
+    for row, label in zip(similarity, test_labels.tolist(), strict=True):
+        voters = row >= row.sort(descending=True).values[6]
+        votes: dict[int, float] = {}
+        for weight, own in zip(row[voters].div(0.1).exp().tolist(), train_labels[voters].tolist(), strict=True):
+            votes[own] = votes.get(own, 0) + weight
+        best = float(row.max().div(0.1).exp())
+        ranking = sorted(votes, key=lambda own: (-round(votes[own] / best, 9), own))
+        expected.append(ranking.index(label) if label in ranking else len(set(train_labels.tolist())))
+    got = knn_places(train, train_labels, test, test_labels, k=7, temperature=0.1)
+    assert got.tolist() == expected and len(set(expected)) > 3
+
+
+def test_a_class_nobody_votes_for_is_no_hit_among_the_first_five():
+    train, labels = torch.eye(6), torch.arange(6)
+    assert knn_places(train, labels, train[:1], torch.tensor([1]), k=1).tolist() == [6]
+
+
+def test_similarities_held_at_once_are_bounded():
+    gallery = torch.rand(50_000, 2)
+    for chunk in cosines(gallery[:200], gallery, chunk=rows_at_once(len(gallery))):
+        assert chunk.numel() <= 2**22

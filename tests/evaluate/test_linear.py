@@ -13,7 +13,8 @@ from torch import Tensor
 
 from wingbar.evaluate import linear
 from wingbar.evaluate.intervals import wilson
-from wingbar.evaluate.linear import Linear, fit, linear_probe, objective, stratified_fifth
+from wingbar.evaluate.labels import show_fraction
+from wingbar.evaluate.linear import Linear, fit, linear_places, linear_probe, objective, stratified_fifth
 from wingbar.types import UserError
 
 
@@ -34,6 +35,14 @@ def judge(train: Tensor, labels: Tensor, *, weight_decay: float) -> LogisticRegr
 
 def zeros(dim: int, classes: int) -> Linear:
     return Linear(torch.zeros(dim, classes).double(), torch.zeros(classes).double())
+
+
+def fit_one(
+    train: Tensor, labels: Tensor, start: Linear, *, weight_decay: float, tolerance: float = 1e-3, most: int = 500
+) -> Linear:
+    start = Linear(*(part[None] for part in start))
+    options = {"weight_decay": torch.tensor([weight_decay], dtype=train.dtype), "tolerance": tolerance}
+    return Linear(*(part[0] for part in fit(train[None], labels[None], start, **options, iterations=most)))
 
 
 def test_the_examples_run():
@@ -64,7 +73,7 @@ def test_separable_classes_are_told_apart_as_scikit_learn_does():
 def test_the_gradient_vanishes_at_the_solution(decay: float):
     train, labels = clusters(200, 1)
     train = (train - train.mean(0)) / train.std(0)
-    weight, bias = fit(train, labels, zeros(20, 6), weight_decay=decay, iterations=500)
+    weight, bias = fit_one(train, labels, zeros(20, 6), weight_decay=decay)
     logits = (train @ weight + bias).numpy()
     share = np.exp(logits - logits.max(1, keepdims=True))
     residual = share / share.sum(1, keepdims=True) - np.eye(6)[labels.numpy()]
@@ -79,7 +88,7 @@ def test_the_weights_are_those_of_scikit_learn_wherever_one_starts():
     generator = torch.Generator().manual_seed(3)
     far = Linear(torch.randn(20, 6, generator=generator).double(), torch.randn(6, generator=generator).double())
     for start in (zeros(20, 6), far):
-        got = fit(train, labels, start, weight_decay=0.01, iterations=500)
+        got = fit_one(train, labels, start, weight_decay=0.01)
         np.testing.assert_allclose(got.weight.numpy(), model.coef_.T, atol=5e-3)
         # a shift common to all biases changes no probability
         np.testing.assert_allclose((got.bias - got.bias.mean()).numpy(), model.intercept_, atol=5e-3)
@@ -87,9 +96,9 @@ def test_the_weights_are_those_of_scikit_learn_wherever_one_starts():
 
 def test_the_objective_of_a_blind_classifier_is_log_classes_and_decay_adds_half_the_squares():
     features, target = torch.ones(5, 3).double(), torch.arange(5) % 2
-    assert objective(zeros(3, 2), features, target, weight_decay=1.0).item() == pytest.approx(np.log(2))
+    assert objective(zeros(3, 2), features, target, weight_decay=1.0)[0].item() == pytest.approx(np.log(2))
     even = Linear(torch.full((3, 2), 2.0).double(), torch.zeros(2).double())
-    assert objective(even, features, target, weight_decay=0.1).item() == pytest.approx(np.log(2) + 0.05 * 6 * 4)
+    assert objective(even, features, target, weight_decay=0.1)[0].item() == pytest.approx(np.log(2) + 0.05 * 6 * 4)
 
 
 @pytest.mark.parametrize(("n", "noise"), [(60, 4.0), (150, 2.0), (400, 1.0)])
@@ -105,15 +114,16 @@ def test_the_decay_chosen_is_the_one_scikit_learn_finds_best_on_the_held_out_ima
         )
         for decay in grid
     }
-    decay, _ = linear._choose(train, labels, held, weight_decay=grid, iterations=500)
-    assert decay == min(loss, key=lambda decay: loss[decay])
+    decay, _ = linear._choose(train[None], labels[None], held[None], weight_decay=grid, iterations=500)
+    assert decay.item() == min(loss, key=lambda decay: loss[decay])
 
 
 def test_the_caller_may_say_which_images_are_held_out():
     train, labels = clusters(100, 1)
     near, far = torch.arange(100) < 20, torch.arange(100) >= 80
-    chosen = [linear._choose(train, labels, part, weight_decay=[0.1], iterations=50)[1].weight for part in (near, far)]
-    expected = fit(train[20:], labels[20:], zeros(20, 6), weight_decay=0.1, tolerance=1e-2, iterations=50).weight
+    options = {"weight_decay": [0.1], "iterations": 50}
+    chosen = [linear._choose(train[None], labels[None], part[None], **options)[1].weight[0] for part in (near, far)]
+    expected = fit_one(train[20:], labels[20:], zeros(20, 6), weight_decay=0.1, tolerance=1e-2, most=50).weight
     assert torch.equal(chosen[0], expected) and not torch.equal(chosen[1], expected)
     assert linear_probe(train, labels, train, labels, held_out=far).float().mean() > 0.5
 
@@ -138,13 +148,14 @@ def test_the_draw_is_seeded_and_leaves_the_global_stream_alone():
 def test_features_are_standardised_by_the_training_images_as_scikit_learn_does():
     (train, _), (test, _) = clusters(50, 1), clusters(50, 2)
     scaler = StandardScaler().fit(train.numpy())
-    for got, split in zip(linear._standardised(train, test), (train, test), strict=True):
+    scale = linear._scale(train)
+    for got, split in ((linear._standardised(split, scale), split) for split in (train, test)):
         np.testing.assert_allclose(got.numpy(), scaler.transform(split.numpy()), rtol=1e-9)
 
 
 def test_a_dimension_that_varies_by_rounding_only_is_not_blown_up():
     train = torch.cat([torch.rand(50, 1), 1 + torch.finfo(torch.float32).eps * (torch.arange(50) % 2)[:, None]], dim=1)
-    got, _ = linear._standardised(train, train)
+    got = linear._standardised(train, linear._scale(train))
     assert got[:, 0].std() > 0.9 and (got[:, 1] == 0).all()
 
 
@@ -207,3 +218,23 @@ def test_bad_input_is_refused_in_one_sentence(train, labels, options, sentence, 
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
     with pytest.raises(UserError, match=sentence):
         linear_probe(train, labels, torch.ones(2, 3), torch.arange(2), **options)
+
+
+def test_draws_side_by_side_are_probes_one_by_one():
+    (train, labels), (test, test_labels) = clusters(200, 1), clusters(150, 2)
+    draws = show_fraction(labels, 0.4, draws=3)
+    together = linear_places(train, labels, test, test_labels, draws) < 1
+    for rows, got in zip(draws, together, strict=True):
+        alone = linear_probe(train[rows], labels[rows], test, test_labels)
+        assert (got != alone).sum() <= 1  # both stop within the tolerance of one minimum
+    assert 0.3 < together.float().mean() < 0.95
+
+
+def test_top_five_equals_scikit_learns_ranking():
+    (train, labels), (test, test_labels) = clusters(300, 1, classes=9), clusters(300, 2, classes=9)
+    scaler = StandardScaler().fit(train.numpy())
+    model = judge(torch.from_numpy(scaler.transform(train.numpy())), labels, weight_decay=0.01)
+    ranking = (-model.predict_proba(scaler.transform(test.numpy()))).argsort(axis=1)
+    expected = (ranking == test_labels.numpy()[:, None]).argmax(axis=1)
+    got = linear_places(train, labels, test, test_labels, torch.arange(300)[None], weight_decay=[0.01])[0]
+    assert (got.numpy() != expected).mean() < 0.02 and expected.max() > 5

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 from wingbar.evaluate import retrieval
-from wingbar.evaluate.retrieval import Retrieval, retrieve
+from wingbar.evaluate.retrieval import Gallery, Retrieval, retrieve
 from wingbar.types import UserError
 
 
@@ -158,3 +158,38 @@ def test_bad_input_is_refused_in_one_sentence(features, labels, sentence, monkey
     monkeypatch.setattr(config, "jaxtyping_disable", True)  # as users run it: shapes are checked in tests only
     with pytest.raises(UserError, match=sentence):
         retrieve(features, labels)
+
+
+@pytest.mark.parametrize("sample", [random, tied])
+def test_another_gallery_is_searched_in_full_and_equals_scikit_learn(sample):
+    features, labels = sample(120, 6)
+    gallery = Gallery(features[50:], labels[50:])
+    got = retrieve(features[:50], labels[:50], gallery, chunk=11)
+    scores = similarities(features)[:50, 50:]
+    assert got.query.tolist() == list(range(50)) and got.skipped == 0
+    for i in range(50):
+        expected = average_precision_score((gallery.labels == labels[i]).numpy(), scores[i])
+        assert got.average_precision[i].item() == pytest.approx(expected, abs=1e-12)
+        first = scores[i] == scores[i].max()
+        assert got.rank1[i].item() == (gallery.labels[torch.from_numpy(first)] == labels[i]).all().item()
+
+
+def test_classes_the_gallery_lacks_are_skipped_and_counted():
+    features, labels = random(40, 7)
+    got = retrieve(features, labels, Gallery(features[labels < 3], labels[labels < 3]))
+    assert got.query.tolist() == (labels < 3).nonzero().squeeze(1).tolist()
+    assert got.skipped == (labels >= 3).sum()
+
+
+@pytest.mark.parametrize("sample", [random, tied])
+def test_neighbours_are_the_most_similar_others(sample):
+    features, labels = sample(60, 8)
+    got = retrieve(features, labels, neighbours=7, chunk=13)
+    rows = similarities(features)
+    for query, nearest in zip(got.query.tolist(), got.neighbours.tolist(), strict=True):
+        others = sorted((j for j in range(60) if j != query), key=lambda j: (-rows[query, j], j))
+        assert nearest == others[:7]
+
+
+def test_there_are_no_more_neighbours_than_others():
+    assert retrieve(torch.rand(5, 3), torch.zeros(5, dtype=torch.long)).neighbours.shape == (5, 4)

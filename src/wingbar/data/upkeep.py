@@ -13,8 +13,9 @@ from wingbar.data.cache import ABOUT, HASHES, PARTIAL, PIXELS, About, read_about
 from wingbar.data.locks import alone, is_shared
 from wingbar.types import UserError
 
-__all__ = ["Cleared", "Kept", "clear", "entries"]
+__all__ = ["FEATURES", "Cleared", "Kept", "clear", "entries", "features_size"]
 
+FEATURES = "features"  # folder of encoders' features of the images
 DAY = 86400.0
 
 
@@ -39,6 +40,11 @@ def entries(root: Path) -> list[Kept]:
     """Every whole entry, the last used first."""
     found = (_kept(path) for path in _folders(root) if not path.name.endswith(PARTIAL))
     return sorted((kept for kept in found if kept), key=lambda kept: -kept.used)
+
+
+def features_size(root: Path) -> int:
+    """Bytes of all encoders' features."""
+    return _size(root / FEATURES)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -70,9 +76,9 @@ def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> 
         freed += _size(path)
         removed += not path.name.endswith(PARTIAL)
         _remove(path)
-    if not keys and not unused_days:
-        freed += _size(root / HASHES)
-        shutil.rmtree(root / HASHES, ignore_errors=True)
+    for folder in (root / HASHES, root / FEATURES) if not keys and not unused_days else ():
+        freed += _size(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     for lock in root.glob("*.lock"):
         _can_lock(lock)  # and whoever locks it removes it
     return Cleared(removed, freed, in_use)

@@ -1,1 +1,1 @@
-"""How good is an encoder: kNN, linear probe and retrieval on frozen features, with intervals."""
+"""How good is an encoder: functions of frozen features and labels, with intervals. `wingbar.exam` is the command."""

@@ -1,13 +1,15 @@
 """Error bars: how far a measured mean may lie from the truth, and whether two encoders really differ.
 
-They speak of the choice of test images alone: another training seed moves a result as well.
+Most speak of the choice of test images alone. Another training seed, or other labelled images, move a result as well:
+`over_repeats` is about those.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from wingbar.types import UserError
 
-__all__ = ["Interval", "bootstrap", "mcnemar", "paired_bootstrap", "wilson"]
+__all__ = ["Interval", "bootstrap", "mcnemar", "over_repeats", "paired_bootstrap", "student", "wilson"]
 
 Z = NormalDist().inv_cdf(0.975)  # 95 %, two-sided: 1.96
 
@@ -47,7 +49,7 @@ def wilson(correct: Bool[Tensor, " n"] | Float[Tensor, " n"]) -> Interval:
     shrink = 1 / (1 + Z**2 / n)
     centre = shrink * (p + Z**2 / (2 * n))
     half = shrink * Z * math.sqrt(p * (1 - p) / n + (Z / (2 * n)) ** 2)
-    return Interval(p, low=max(0.0, centre - half), high=min(1.0, centre + half))
+    return Interval(p, low=min(p, max(0.0, centre - half)), high=max(p, min(1.0, centre + half)))  # despite rounding
 
 
 def bootstrap(values: Float[Tensor, " n"], *, resamples: int = 1000, seed: int = 0) -> Interval:
@@ -91,6 +93,42 @@ def mcnemar(a_correct: Bool[Tensor, " n"], b_correct: Bool[Tensor, " n"]) -> flo
     rarer = min(int((a_correct & ~b_correct).sum()), int((b_correct & ~a_correct).sum()))
     binomials = accumulate(range(rarer), lambda ways, heads: ways * (n - heads) // (heads + 1), initial=1)
     return min(1.0, 2 * sum(binomials) / (1 << n))  # whole numbers: 2ⁿ leaves the range of a float at n = 1024
+
+
+def over_repeats(values: Sequence[float]) -> Interval:
+    """The mean over repeats (seeds, draws of labelled images) with Student's interval, which knows how few they are.
+
+    >>> print(over_repeats([0.50, 0.52, 0.54]))
+    52.0 ±5.0
+    """
+    if len(values) < 2:
+        raise UserError(f"got {len(values)} repeats; how far they scatter shows from two on: repeat it")
+    mean, half = fmean(values), student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Interval(mean, low=mean - half, high=mean + half)
+
+
+def student(freedom: int) -> float:
+    """How many standard errors hold 95 % of Student's t with so many degrees of freedom, by bisection.
+
+    >>> round(student(1), 3), round(student(4), 3)
+    (12.706, 2.776)
+    """
+    low, high = 1.0, 13.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < 0.95 else (low, middle)
+    return middle
+
+
+def _within(t: float, freedom: int) -> float:
+    """P(|T| < t), by the finite series in θ = arctan(t / √ν) that whole ν allow (Abramowitz and Stegun 26.7.3–4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for k in range(freedom // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def _count(values: Tensor) -> int:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from wingbar.types import UserError
 
-__all__ = ["check_labelled", "check_splits", "cosines", "knn_correct"]
+__all__ = ["check_labelled", "check_splits", "cosines", "knn_correct", "knn_places", "places", "rows_at_once"]
 
 
 def knn_correct(
@@ -22,40 +22,87 @@ def knn_correct(
     *,
     k: int = 20,
     temperature: float = 0.07,
-    chunk: int = 1024,
+    chunk: int | None = None,
 ) -> Bool[Tensor, " test"]:
     """Whether each test image is classified correctly; their mean is the accuracy.
-
-    The `k` most similar training images vote with weight exp(cosine / temperature). All images as similar as the k-th
-    vote too, and of equal classes the lowest label wins, so neither chunk size nor order matters.
 
     >>> train, test = torch.eye(2), torch.tensor([[3.0, 1.0], [1.0, 3.0]])
     >>> knn_correct(train, torch.tensor([4, 7]), test, torch.tensor([4, 4])).tolist()
     [True, False]
+    """
+    return knn_places(train, train_labels, test, test_labels, k=k, temperature=temperature, chunk=chunk) < 1
+
+
+def knn_places(
+    train: Float[Tensor, "train dim"],
+    train_labels: Int[Tensor, " train"],
+    test: Float[Tensor, "test dim"],
+    test_labels: Int[Tensor, " test"],
+    *,
+    k: int = 20,
+    temperature: float = 0.07,
+    chunk: int | None = None,
+) -> Int[Tensor, " test"]:
+    """How many classes get more votes than each test image's own: 0 is a correct answer, below 5 is top-5.
+
+    The `k` most similar training images vote with weight exp(cosine / temperature). All images as similar as the k-th
+    vote too, and of equal classes the lowest label wins, so neither chunk size nor order matters. A class without a
+    vote comes last.
     """
     check_splits(train, train_labels, test, test_labels)
     if k < 1 or temperature <= 0:
         raise UserError(f"got k={k} and temperature={temperature}; kNN needs both above 0: raise them")
     classes, column = torch.unique(train_labels, return_inverse=True)
     ballots = F.one_hot(column, len(classes)).double()
-    winners = [
-        _votes(similarity, ballots, k=k, temperature=temperature).argmax(dim=1)  # the first of equals
-        for similarity in cosines(test, train, chunk=chunk)
-    ]
-    predicted: Tensor = classes[torch.cat(winners)]
-    return predicted == test_labels
+    chunk = chunk or rows_at_once(len(train))
+    votes = (_votes(part, ballots, k=k, temperature=temperature) for part in cosines(test, train, chunk=chunk))
+    parts = zip(votes, torch.split(test_labels, chunk), strict=True)
+    return torch.cat([places(part.where(part > 0, -torch.inf), classes, labels) for part, labels in parts])
+
+
+def places(
+    scores: Float[Tensor, "n classes"], classes: Int[Tensor, " classes"], labels: Int[Tensor, " n"]
+) -> Int[Tensor, " n"]:
+    """How many classes precede each row's own: higher scores, and of equal ones the lower column, come first.
+
+    A label that is not among `classes`, or whose score is −∞, is preceded by every class.
+
+    >>> places(torch.tensor([[0.1, 0.7, 0.7]] * 4), torch.tensor([3, 4, 8]), torch.tensor([3, 4, 8, 9])).tolist()
+    [2, 0, 1, 3]
+    """
+    own = labels[:, None] == classes
+    score = scores.where(own, -torch.inf).amax(dim=1, keepdim=True)
+    earlier = torch.arange(len(classes), device=scores.device) < own.int().argmax(dim=1, keepdim=True)
+    before = ((scores > score) | ((scores == score) & earlier)).sum(dim=1)
+    return before.where(score.squeeze(1) > -torch.inf, len(classes))
 
 
 def cosines(
-    queries: Float[Tensor, "query dim"], gallery: Float[Tensor, "gallery dim"], *, chunk: int
+    queries: Float[Tensor, "query dim"],
+    gallery: Float[Tensor, "gallery dim"],
+    *,
+    chunk: int,
+    rows: Int[Tensor, " chosen"] | None = None,
 ) -> Iterator[Float[Tensor, "_ gallery"]]:
-    """Cosine similarities of all queries to the whole gallery, `chunk` queries at a time, to nine decimals.
+    """Cosine similarities of the queries, or of these `rows` of them, to the whole gallery, `chunk` at a time.
 
-    In float64, beyond the reach of TF32, and rounded, so that equal features are equally similar on every device.
+    In float64, beyond the reach of TF32, and rounded to nine decimals, so that equal features are equally similar on
+    every device. Held in memory are one gallery in float64 and one chunk.
     """
-    queries, gallery = F.normalize(queries.double()), F.normalize(gallery.double())
-    for rows in torch.split(queries, chunk):
-        yield (rows @ gallery.T).round(decimals=9)
+    unit = gallery.to(torch.float64, copy=True)
+    unit /= torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12)  # in place: a second copy is large
+    rows = torch.arange(len(queries), device=queries.device) if rows is None else rows
+    for some in torch.split(rows, chunk):
+        yield (F.normalize(queries[some].double()) @ unit.T).round_(decimals=9)
+
+
+def rows_at_once(gallery: int) -> int:
+    """Queries whose similarities to a gallery, and what is computed from them, take some 300 MB.
+
+    >>> rows_at_once(5794), rows_at_once(50_000)
+    (723, 83)
+    """
+    return max(1, min(1024, 2**22 // gallery))
 
 
 def _votes(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from wingbar.evaluate.intervals import Interval, bootstrap, wilson
@@ -13,7 +14,7 @@ from wingbar.evaluate.knn import knn_correct
 from wingbar.evaluate.linear import linear_probe
 from wingbar.evaluate.retrieval import retrieve
 
-__all__ = ["Score", "score_features"]
+__all__ = ["Score", "class_means", "per_class", "score", "score_features"]
 
 
 class Score(NamedTuple):
@@ -21,6 +22,30 @@ class Score(NamedTuple):
 
     interval: Interval
     values: Tensor
+    facts: Mapping[str, Any] = {}  # what else belongs to the number: how many were skipped, which decay was chosen
+
+
+def score(values: Bool[Tensor, " n"] | Float[Tensor, " n"], **facts: Any) -> Score:
+    """The mean of per-image values: with Wilson's interval if they are hits, else with the bootstrap's."""
+    values = values.cpu()
+    return Score(wilson(values) if values.dtype == torch.bool else bootstrap(values), values, facts)
+
+
+def per_class(values: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " classes"]:
+    """The mean of each class that has images, in the order of their labels."""
+    classes, column = torch.unique(labels, return_inverse=True)
+    total = torch.zeros(len(classes), dtype=torch.float64, device=values.device).index_add_(0, column, values.double())
+    return total / torch.bincount(column)
+
+
+def class_means(values: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The values weighted such that their mean is the mean over classes of the classes' means.
+
+    >>> class_means(torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([0, 0, 0, 1])).mean().item()
+    0.5
+    """
+    _, column, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    return values.double() * len(labels) / (len(count) * count[column])
 
 
 def score_features(
@@ -31,10 +56,9 @@ def score_features(
 ) -> dict[str, Score]:
     """kNN (k = 20), linear probe (protocol robust), rank-1 and mAP (test against test, itself left out)."""
     found = retrieve(test, test_labels)
-    values: dict[str, tuple[Tensor, Callable[[Tensor], Interval]]] = {
-        "kNN": (knn_correct(train, train_labels, test, test_labels), wilson),
-        "linear": (linear_probe(train, train_labels, test, test_labels), wilson),
-        "rank-1": (found.rank1, wilson),
-        "mAP": (found.average_precision, bootstrap),
+    return {
+        "kNN": score(knn_correct(train, train_labels, test, test_labels)),
+        "linear": score(linear_probe(train, train_labels, test, test_labels)),
+        "rank-1": score(found.rank1),
+        "mAP": score(found.average_precision),
     }
-    return {name: Score(interval(value), value) for name, (value, interval) in values.items()}

@@ -1,0 +1,110 @@
+"""`wingbar evaluate`: encoders of any origin, one data set, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import tyro
+from rich.console import Console
+
+from wingbar.config import Config
+from wingbar.data.listing import known
+from wingbar.evaluate.scores import Score
+from wingbar.exam.candidates import Candidate, find_candidate
+from wingbar.exam.options import Evaluate
+from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.record import write_result
+from wingbar.exam.splits import open_splits
+from wingbar.exam.subject import Setting, Subject, check_candidate
+from wingbar.exam.table import Row, tell
+from wingbar.machine import choose_device
+from wingbar.settings import changed, check_limits
+from wingbar.types import UserError
+
+__all__ = ["Examined", "evaluate", "examine"]
+
+
+class Examined(NamedTuple):
+    """All encoders with their scores, and where every number with its origin is written."""
+
+    rows: list[Row]
+    out: Path
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
+    asked = tyro.cli(Evaluate, prog="wingbar evaluate", args=arguments)
+    examined = examine(asked)
+    tell(Console(), examined.rows)
+    print(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+
+
+def examine(asked: Evaluate) -> Examined:
+    """Every encoder on every protocol; each result is on the disk as soon as it is there."""
+    protocols, candidates = _protocols(asked.protocols), _candidates(asked)
+    config, out = _data(asked, candidates), _out(asked, candidates)
+    setting = _setting(asked, choose_device(asked.device))
+    for candidate in candidates:
+        check_candidate(candidate, setting)  # before images are decoded for nothing
+    train, test = open_splits(config, setting.device, quiet=asked.quiet)
+    rows = []
+    for candidate in candidates:
+        subject, scores = Subject(candidate, train, test, setting), dict[str, Score]()
+        for name in protocols:
+            result = PROTOCOLS[name](subject, asked)
+            write_result(out, subject, name, result)
+            scores |= result.scores
+        rows.append(Row(candidate, scores))
+    return Examined(rows, out)
+
+
+def _protocols(names: Sequence[str]) -> list[str]:
+    for name in names:
+        known("protocol", name, [*PROTOCOLS, "all"])
+    return list(PROTOCOLS) if "all" in names else list(dict.fromkeys(names))
+
+
+def _candidates(asked: Evaluate) -> list[Candidate]:
+    if not asked.what:
+        raise UserError("nothing to evaluate; give a run's folder, a weights file, or a model's name with --weights")
+    options: dict[str, Any] = {"encoder": asked.encoder, "weights": asked.weights, "seed": asked.seed}
+    return [find_candidate(what, **options) for what in dict.fromkeys(asked.what)]
+
+
+def _data(asked: Evaluate, candidates: Sequence[Candidate]) -> Config:
+    """The data set of the first run, or the default's, with what was said otherwise."""
+    of_run = next((candidate.config for candidate in candidates if candidate.config), None)
+    if of_run is None and asked.data.root is None:
+        raise UserError("a model that is no run has no data set of its own; give one with --data.root and --data.name")
+    given = {f"data.{name}": value for name, value in vars(asked.data).items() if value is not None}
+    another = asked.data.root is not None or asked.data.name is not None
+    config = changed(of_run or Config(), ({"data.options": ()} if another else {}) | given)
+    check_limits(config)
+    return config
+
+
+def _out(asked: Evaluate, candidates: Sequence[Candidate]) -> Path:
+    run = next((candidate.folder for candidate in candidates if candidate.folder), None)
+    out = asked.out or (run / "evaluation" if run else Path("evaluation"))
+    if any(path.is_file() for path in (out, *out.parents)):
+        raise UserError(f"{out} is a file or below one; give --out a folder")
+    return out
+
+
+def _setting(asked: Evaluate, device: torch.device) -> Setting:
+    if asked.batch < 1:
+        raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
+    return Setting(
+        device=device,
+        bn=asked.bn,
+        view=asked.view,
+        precision=asked.precision,
+        size=asked.data.size,
+        batch=asked.batch,
+        seed=asked.seed,
+        cache=asked.data.cache,
+        quiet=asked.quiet,
+    )

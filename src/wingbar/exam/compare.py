@@ -1,0 +1,63 @@
+"""Encoders against one another: paired tests on the same test images, and runs that differ only in their seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from wingbar.config import Config
+from wingbar.evaluate.intervals import Interval, mcnemar, over_repeats, paired_bootstrap
+from wingbar.evaluate.scores import Score
+from wingbar.exam.candidates import Candidate
+from wingbar.runfolder import FREE
+from wingbar.settings import to_json
+
+__all__ = ["Difference", "compare", "over_seeds", "twins"]
+
+
+class Difference(NamedTuple):
+    """One metric of two encoders on the same images."""
+
+    metric: str
+    gain: Interval  # of the second over the first, by paired bootstrap
+    p: float | None  # McNemar's, where every image is a hit or a miss
+
+    @property
+    def differ(self) -> bool:
+        """Whether chance in the choice of test images alone would seldom look like this: less than 1 time in 20."""
+        return self.p < 0.05 if self.p is not None else not self.gain.low <= 0 <= self.gain.high
+
+
+def compare(first: Mapping[str, Score], second: Mapping[str, Score]) -> list[Difference]:
+    """Every metric both have."""
+    return [_difference(name, first[name], second[name]) for name in second if name in first]
+
+
+def _difference(metric: str, first: Score, second: Score) -> Difference:
+    gain = paired_bootstrap(second.values, first.values)
+    hits = first.values.dtype == second.values.dtype == torch.bool
+    return Difference(metric, gain, mcnemar(second.values, first.values) if hits else None)
+
+
+def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
+    """Places of runs that differ in nothing but their seed (and in what changes no result), two or more together."""
+    groups: dict[str, dict[int, int]] = {}
+    for place, candidate in enumerate(candidates):
+        if candidate.config is not None:
+            of_seed = groups.setdefault(candidate.recipe + _but_seed(candidate.config), {})
+            of_seed.setdefault(candidate.config.run.seed, place)
+    return [list(of_seed.values()) for of_seed in groups.values() if len(of_seed) > 1]
+
+
+def _but_seed(config: Config) -> str:
+    parts = json.loads(to_json(config))
+    named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+    return json.dumps({name: value for name, value in sorted(named.items()) if name not in FREE | {"run.seed"}})
+
+
+def over_seeds(scores: Sequence[Mapping[str, Score]]) -> dict[str, Interval]:
+    """The mean of each metric over runs, with Student's interval over them."""
+    return {name: over_repeats([one[name].interval.value for one in scores]) for name in scores[0]}

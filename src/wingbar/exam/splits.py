@@ -1,0 +1,94 @@
+"""The labelled images that encoders are compared on: found and checked first, then decoded."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from wingbar.config import Config
+from wingbar.data.cache import HASHES, cache_root
+from wingbar.data.contents import content_hashes, digest
+from wingbar.data.datasets import Source
+from wingbar.data.listing import Listing
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.placement import place
+from wingbar.data.store import Store
+from wingbar.images import find_source, open_source
+from wingbar.types import UserError
+
+__all__ = ["Split", "open_splits"]
+
+Side = Literal["train", "test"]
+
+
+class Split(NamedTuple):
+    """One side of a labelled data set; row i is the same image in every field."""
+
+    store: Store  # placed for the device
+    labels: Int[Tensor, " n"]
+    classes: tuple[str, ...]
+    digest: str  # names the split, as in metric lines
+    content: str  # names the stored pixels
+    source: Source  # what it was read from; lookalike can draw its masks anew
+    boxes: Float[Tensor, "n 4"] | None = None
+    parts: Float[Tensor, "n parts 3"] | None = None
+
+
+def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
+    """Train and test of the config's data set; what is wrong with either is said before any image is decoded."""
+    train, test = (_checked(find_source(config, side), side) for side in ("train", "test"))
+    return _open(config, train, device, quiet=quiet), _open(config, test, device, quiet=quiet)
+
+
+def _checked(source: Source, side: str) -> Source:
+    if isinstance(source, Lookalike):
+        return source
+    if source.labels is None:
+        raise UserError(
+            f"the {side} images in {source.root} have no labels, and evaluation compares with labels; "
+            "give a labelled data set with --data.root and --data.name"
+        )
+    if len(set(source.labels.tolist())) < 2:
+        raise UserError(f"all {side} images in {source.root} are of one class; evaluation needs two or more")
+    return source
+
+
+def _open(config: Config, source: Source, device: torch.device, *, quiet: bool) -> Split:
+    store = open_source(config, source, quiet=quiet)
+    _check_readable(config, store)
+    placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
+    assert store.labels is not None  # checked above; lookalike knows them
+    if isinstance(source, Lookalike):
+        name = sha256(repr(source).encode()).hexdigest()[:12]
+        return Split(placed, store.labels, source.names, name, repr(source), source)
+    listing = _readable(source, store)
+    content = _content(listing, side=config.data.stored)
+    return Split(placed, store.labels, listing.classes, source.digest, content, listing, listing.boxes, listing.parts)
+
+
+def _check_readable(config: Config, store: Store) -> None:
+    bad, whole = len(store.broken), len(store.broken) + len(store.images)
+    if bad > config.data.most_broken * whole:
+        raise UserError(
+            f"{bad:,} of {whole:,} files are unreadable, first {store.broken[0].path} ({store.broken[0].reason}); "
+            "a score without them would be of another data set: mend them"
+        )
+
+
+def _readable(listing: Listing, store: Store) -> Listing:
+    """The listing without files that could not be read: rows as in the store."""
+    broken = {bad.path for bad in store.broken}
+    return listing.take([row for row, path in enumerate(listing.paths) if path not in broken]) if broken else listing
+
+
+def _content(listing: Listing, *, side: int) -> str:
+    """A name for the stored pixels: of the files' content, remembered as the image cache does, and the side."""
+    if listing.pixels is not None:
+        return digest(listing.pixels.numpy().tobytes()).hex()
+    hashes = content_hashes(listing.paths, Path(cache_root()) / HASHES, watch=lambda count: lambda done: None)
+    return digest(str(side).encode(), *hashes).hex()

@@ -1,0 +1,183 @@
+"""An encoder under examination: in evaluation mode on its device, with its features of train and test on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wingbar.data import views
+from wingbar.data.cache import cache_root
+from wingbar.encoder import Encoder, check_size
+from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
+from wingbar.evaluate.features import Prepare, embed_images
+from wingbar.exam.candidates import Candidate
+from wingbar.exam.kept import kept
+from wingbar.exam.splits import Split
+from wingbar.machine import choose_autocast
+from wingbar.train.progress import Bar
+from wingbar.types import UserError
+from wingbar.weights import weights_hash
+
+__all__ = ["Setting", "Subject", "check_candidate", "prepared"]
+
+View = Literal["centre", "squash-crop", "squash"]
+CALIBRATION = 128  # images per batch whose statistics are averaged
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How encoders are looked at; the same for all of them."""
+
+    device: torch.device
+    bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
+    view: View = "centre"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    size: int | None = None  # each one's own if not given
+    batch: int = 256
+    seed: int = 0
+    cache: bool = True
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a protocol is given."""
+
+    candidate: Candidate
+    train: Split
+    test: Split
+    setting: Setting
+
+    @property
+    def size(self) -> int:
+        """Side of the images it sees."""
+        return _size(self.candidate, self.setting)
+
+    @property
+    def prepare(self) -> Prepare:
+        """Stored bytes and aspect ratios to normalised images."""
+        return prepared(self.setting.view, size=self.size)
+
+    @cached_property
+    def _loaded(self) -> Encoder:
+        """As it was stored."""
+        return self.candidate.load().eval()
+
+    @property
+    def architecture(self) -> str:
+        """Its full name: torchvision/resnet50."""
+        return self._loaded.name
+
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of its tensors as stored, whatever --bn makes of them."""
+        return weights_hash(self._loaded)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """On its device, in evaluation mode, with the BatchNorm statistics that were asked for; nothing in it trains.
+
+        It is shared by all protocols: who changes it, changes a copy.
+        """
+        _ = self.weights  # of the tensors before they change
+        encoder = self._loaded.to(self.setting.device).to(memory_format=torch.channels_last)
+        if self.setting.bn == "initial":
+            copy_statistics(_initial(self.candidate), encoder)
+        elif self.setting.bn == "recalibrated":
+            with exact(), self.bar("recalibrating BatchNorm", len(self.train.labels)) as bar:
+                recalibrate(encoder, self._plain_batches(bar))
+        return encoder.requires_grad_(False)
+
+    def _plain_batches(self, bar: Bar) -> Iterator[Float[Tensor, "batch 3 size size"]]:
+        """The training images as they are evaluated, in random order: by class, a batch would know few classes."""
+        store, count = self.train.store, len(self.train.labels)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        done = 0
+        for rows in order.tensor_split(-(-count // CALIBRATION)):
+            yield self.prepare(store.images[rows], store.aspect[rows])
+            bar.reach(done := done + len(rows))
+
+    def features(self, split: Split) -> Float[Tensor, "n dim"]:
+        """Of every image, float32, where scores are computed; embedded once, then found by content."""
+        root = cache_root() if self.setting.cache else None
+        return kept(root, (*self._identity, split.content), partial(self._embed, split)).to(self.scoring)
+
+    @property
+    def scoring(self) -> torch.device:
+        """Where scores are computed: on the device, unless it lacks the float64 they need."""
+        return torch.device("cpu") if self.setting.device.type == "mps" else self.setting.device
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        """All that decides the features of an image."""
+        setting = self.setting
+        if setting.bn == "recalibrated":
+            statistics = self.train.content
+        else:
+            statistics = weights_hash(_initial(self.candidate)) if setting.bn == "initial" else ""
+        return self.weights, setting.bn, statistics, setting.view, str(self.size), setting.precision
+
+    def _embed(self, split: Split) -> Tensor:
+        encoder, autocast = self.encoder, choose_autocast(self.setting.precision, self.setting.device)
+
+        def embed(images: Tensor) -> Tensor:
+            with autocast():
+                return encoder(images.contiguous(memory_format=torch.channels_last)).vector
+
+        with exact(), self.bar(f"embedding with {self.candidate.name}", len(split.labels)) as bar:
+            return embed_images(
+                embed,
+                split.store,
+                self.prepare,
+                device=self.setting.device,
+                batch=self.setting.batch,
+                progress=bar.reach,
+            )
+
+    def bar(self, title: str, total: int) -> Bar:
+        """For long work."""
+        return Bar(title, total, quiet=self.setting.quiet)
+
+
+def prepared(view: View, *, size: int) -> Prepare:
+    """How a view is made; stored images are squares, so that squashing is to forget their aspect ratio."""
+    if view == "squash":
+        return lambda images, aspect: views.plain(images, size=size)
+    if view == "squash-crop":
+        return lambda images, aspect: views.centre(images, torch.ones_like(aspect), size=size)
+    return partial(views.centre, size=size)
+
+
+def check_candidate(candidate: Candidate, setting: Setting) -> None:
+    """Refuse an encoder that cannot be loaded, take the images, or be given the statistics that are asked for."""
+    check_size(candidate.load(), _size(candidate, setting))
+    if setting.bn == "initial":
+        _initial(candidate)
+
+
+def _size(candidate: Candidate, setting: Setting) -> int:
+    return setting.size or candidate.size
+
+
+def _initial(candidate: Candidate) -> Encoder:
+    """What it began with."""
+    if candidate.initial is None:
+        raise UserError(
+            f"{candidate.name} does not say which weights it began with, so --bn initial has no statistics to take; "
+            "give its run's folder, or use another --bn"
+        )
+    return candidate.initial()
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Inside, convolutions in float32 are that, not TF32, which is CUDA's default."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
+        yield

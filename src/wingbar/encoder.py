@@ -182,6 +182,8 @@ def _read_timm(trunk: Any, image: Tensor) -> Encoded:
     feature_map = _timm_map(trunk, activation, image)
     if getattr(trunk, "head_hidden_size", trunk.num_features) != trunk.num_features:
         return _pooled(feature_map)
+    if activation.ndim == 4 and feature_map is not activation:
+        activation = feature_map.permute(0, 2, 3, 1)  # the same again, but now the vector has a gradient in the map
     return Encoded(feature_map, trunk.forward_head(activation, pre_logits=True))
 
 

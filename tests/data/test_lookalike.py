@@ -29,7 +29,8 @@ def inside(box: tuple[float, float, float, float], size: int) -> Tensor:
 
 def same(first: Sample, second: Sample) -> bool:
     plain = (first.label, first.box, first.nuisance) == (second.label, second.box, second.nuisance)
-    return plain and torch.equal(first.image, second.image) and torch.equal(first.mask, second.mask)
+    layers = ((getattr(sample, name) for name in ("image", "mask", "mark")) for sample in (first, second))
+    return plain and all(torch.equal(a, b) for a, b in zip(*layers, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,22 @@ def test_the_box_is_tight_around_the_marks(label):
     assert marked.box == pytest.approx([float(x) for x in expected], abs=1)
 
 
+@pytest.mark.parametrize("label", [1, 2, 4, 9, 20, 40, 90, 300])
+def test_the_mark_is_where_a_bird_differs_from_one_without(label):
+    kind = species(label, 1000)
+    marked, bare = (render(k, nuisance(label), size=96) for k in (kind, kind._replace(coats=())))
+    difference = changed(marked, bare)
+    assert not (difference & ~marked.mark).any()
+    assert difference.sum() > 0.6 * marked.mark.sum()  # the rest is covered by too little to change a byte
+    rows, columns = marked.mark.any(1).nonzero(), marked.mark.any(0).nonzero()
+    assert marked.box == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+
+
+def test_the_mark_of_a_plain_bird_is_where_the_others_have_theirs():
+    marks = torch.stack([render(species(label, 12), nuisance(4), size=96).mark for label in range(12)])
+    assert torch.equal(marks[0], marks[1:].any(0))
+
+
 def test_the_box_of_a_plain_bird_holds_the_marks_of_all_others():
     boxes = torch.tensor([render(species(label, 12), nuisance(4), size=96).box for label in range(12)])
     assert torch.equal(boxes[0, :2], boxes[1:, :2].amin(0))
@@ -167,7 +184,8 @@ def test_draw_stacks_every_sample():
     assert told == [1, 2, 3, 4]
     for i in range(4):
         sample = dataset[i]
-        row = Sample(drawn.images[i], int(drawn.labels[i]), tuple(drawn.boxes[i].tolist()), drawn.masks[i], {})
+        box = tuple(drawn.boxes[i].tolist())
+        row = Sample(drawn.images[i], int(drawn.labels[i]), box, drawn.masks[i], drawn.marks[i], {})
         assert same(row, sample._replace(nuisance={}))
         assert {name: float(values[i]) for name, values in drawn.nuisances.items()} == sample.nuisance
 

@@ -19,7 +19,16 @@ from torch import Tensor
 from wingbar.data.parallel import in_order
 from wingbar.types import UserError
 
-__all__ = ["Found", "Picture", "Unreadable", "decode_all", "decode_file", "open_upright", "prepare_pillow"]
+__all__ = [
+    "Found",
+    "Picture",
+    "Unreadable",
+    "decode_all",
+    "decode_file",
+    "open_upright",
+    "prepare_pillow",
+    "upright_size",
+]
 
 # No other decoder is ever tried, whatever a file calls itself: Pillow would start Ghostscript for one that says EPS.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
@@ -104,6 +113,11 @@ def decode_file(path: Path, *, side: int) -> Picture | Unreadable:
 def open_upright(path: Path) -> Image.Image | Unreadable:
     """The picture in a file, the first one if there are several, upright, in RGB and as large as it is."""
     return _opened(path, _upright)
+
+
+def upright_size(path: Path) -> tuple[int, int] | Unreadable:
+    """Width and height of the picture in a file, upright; only its head is read."""
+    return _opened(path, lambda file: file.size[::-1] if _orientation(file) in LYING else file.size)
 
 
 def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable:

@@ -12,7 +12,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-__all__ = ["Range", "blur_radius", "central_boxes", "crop_boxes", "draw_sigma", "gaussian_blur", "resample"]
+__all__ = [
+    "Boxes",
+    "Range",
+    "blur_radius",
+    "central_boxes",
+    "centre_boxes",
+    "crop_boxes",
+    "draw_sigma",
+    "gaussian_blur",
+    "resample",
+    "whole_boxes",
+]
 
 Range = tuple[float, float]
 Images = Float[Tensor, "batch 3 height width"]
@@ -42,6 +53,16 @@ def crop_boxes(aspect: Number, generator: Generator, *, scale: Range, ratio: Ran
 def central_boxes(width: Number, height: Number) -> Boxes:
     """Boxes of this size in the middle."""
     return torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
+
+
+def whole_boxes(aspect: Number) -> Boxes:
+    """All of each image, whatever its width / height: what is squashed to a square."""
+    return central_boxes(torch.ones_like(aspect), torch.ones_like(aspect))
+
+
+def centre_boxes(aspect: Number, *, resize: float = 256 / 224) -> Boxes:
+    """The central square of images of this width / height; their shorter side is `resize` times as long."""
+    return central_boxes((1 / aspect).clamp(max=1) / resize, aspect.clamp(max=1) / resize)
 
 
 def resample(images: Images, boxes: Boxes, *, size: int, flip: Chosen | None = None) -> View:

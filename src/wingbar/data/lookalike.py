@@ -145,6 +145,7 @@ class Sample(NamedTuple):
     label: int
     box: tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels: tight around what shows of `Species.region`
     mask: Bool[Tensor, "size size"]  # the bird's pixels, where nothing in front hides them
+    mark: Bool[Tensor, "size size"]  # every pixel that shows anything of `Species.region`
     nuisance: dict[str, float]
 
 
@@ -161,9 +162,9 @@ def render(kind: Species, n: Nuisance, *, size: int) -> Sample:
     canvas.light(1 + bird.whole * (mix(ink("#ffffff"), 1.2 * ink(scene.air.split()[1]), 0.3) - 1))  # the air's shine
     hidden = FRONTS[int(n.front)](canvas, scene, rng, belly=bird.place("belly"), ahead=-1.0 if n.flip else 1.0)
     shine(canvas, n)
-    box = tight_box(bird.footprint(kind.region) * (1 - hidden))
-    mask = torch.from_numpy(bird.whole * (1 - hidden) > 0.5)
-    return Sample(torch.from_numpy(canvas.bytes()), kind.label, box, mask, n._asdict())
+    region = bird.footprint(kind.region) * (1 - hidden)
+    mask, mark = torch.from_numpy(bird.whole * (1 - hidden) > 0.5), torch.from_numpy(region > 0)
+    return Sample(torch.from_numpy(canvas.bytes()), kind.label, tight_box(region), mask, mark, n._asdict())
 
 
 def shine(canvas: Canvas, n: Nuisance) -> None:
@@ -235,6 +236,7 @@ class Drawn(NamedTuple):
     labels: Int64[Tensor, " n"]
     boxes: Float[Tensor, "n 4"]
     masks: Bool[Tensor, "n size size"]
+    marks: Bool[Tensor, "n size size"]
     nuisances: dict[str, Tensor]  # each (n,)
 
 
@@ -245,6 +247,7 @@ def draw(dataset: Lookalike, *, progress: Callable[[int], None] | None = None) -
         samples.append(dataset[index])
         if progress is not None:
             progress(index + 1)
-    images, labels, boxes, masks, nuisances = zip(*samples, strict=True)
+    images, labels, boxes, masks, marks, nuisances = zip(*samples, strict=True)
     columns = {name: torch.tensor([n[name] for n in nuisances], dtype=torch.float64) for name in Nuisance._fields}
-    return Drawn(torch.stack(images), torch.tensor(labels), torch.tensor(boxes), torch.stack(masks), columns)
+    pictures, birds, regions = map(torch.stack, (images, masks, marks))
+    return Drawn(pictures, torch.tensor(labels), torch.tensor(boxes), birds, regions, columns)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
 from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
-from wingbar.data.geometry import Range, central_boxes, crop_boxes, draw_sigma, gaussian_blur, resample
+from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.types import UserError
 
 __all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "moco", "multicrop", "plain"]
@@ -138,16 +138,15 @@ def multicrop(*, size: int = 224, local: int = 8, local_size: int = 96) -> Augme
 
 def plain(images: Stored, *, size: int) -> View:
     """Stored images squashed to a square of `size`, normalised: what the decoder must reproduce."""
-    pixels, whole = images / 255, torch.ones(len(images), device=images.device)
+    pixels, square = images / 255, torch.ones(len(images), device=images.device)
     same = images.shape[-1] == size
-    return normalise(pixels if same else resample(pixels, central_boxes(whole, whole), size=size))
+    return normalise(pixels if same else resample(pixels, whole_boxes(square), size=size))
 
 
 def centre(images: Stored, aspect: Number, *, size: int, resize: float = 256 / 224) -> View:
     """Middles of the originals, normalised: shorter side to `resize` · `size` pixels, then the central square."""
     _require(resize >= 1, f"resize {resize} would crop more than there is; give at least 1")
-    boxes = central_boxes((1 / aspect).clamp(max=1) / resize, aspect.clamp(max=1) / resize)
-    return normalise(resample(images / 255, boxes, size=size))
+    return normalise(resample(images / 255, centre_boxes(aspect, resize=resize), size=size))
 
 
 def _require(held: bool, otherwise: str) -> None:

@@ -1,0 +1,37 @@
+"""Some images of a store, without copying what lies in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from wingbar.data.store import Images, Store
+
+__all__ = ["Subset", "take"]
+
+
+class Subset:
+    """Chosen rows of any kind of images."""
+
+    def __init__(self, images: Images, chosen: Int[Tensor, " m"]) -> None:
+        self.images, self.chosen = images, chosen
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """(m, 3, side, side)."""
+        return len(self.chosen), *self.images.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, rows: Int[Tensor, " b"]) -> UInt8[Tensor, "b 3 side side"]:
+        return self.images[self.chosen[rows]]
+
+
+def take(store: Store, chosen: Int[Tensor, " m"]) -> Store:
+    """The chosen rows of a store, in the order given."""
+    images = store.images[chosen] if isinstance(store.images, Tensor) else Subset(store.images, chosen)
+    labels = None if store.labels is None else store.labels[chosen]
+    return store._replace(images=images, aspect=store.aspect[chosen], labels=labels)

@@ -93,7 +93,7 @@ def grad_cam(
     statistics, mode.
     """
     with torch.enable_grad(), evaluation_mode(encoder), full_precision(image):
-        layer = _layer(encoder, image)
+        layer = _layer(encoder, image.detach().requires_grad_())  # or there is no graph where no weight is trained
         gradients = [_gradient(gain(layer.vector).sum(), layer.activation, encoder.name) for gain in gains]
     activation = _as_map(layer.activation.detach(), layer.grid)
     weights = (_as_map(gradient, layer.grid).mean(dim=(2, 3), keepdim=True) for gradient in gradients)

@@ -15,7 +15,7 @@ from wingbar.data.listing import known
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate, find_candidate
 from wingbar.exam.options import Evaluate
-from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.protocols import ON_REQUEST, PROTOCOLS
 from wingbar.exam.record import write_result
 from wingbar.exam.splits import open_splits
 from wingbar.exam.subject import Setting, Subject, check_candidate
@@ -52,19 +52,21 @@ def examine(asked: Evaluate) -> Examined:
     train, test = open_splits(config, setting.device, quiet=asked.quiet)
     rows = []
     for candidate in candidates:
-        subject, scores = Subject(candidate, train, test, setting), dict[str, Score]()
+        subject, scores, words = Subject(candidate, train, test, setting), dict[str, Score](), list[str]()
         for name in protocols:
             result = PROTOCOLS[name](subject, asked)
             write_result(out, subject, name, result)
             scores |= result.scores
-        rows.append(Row(candidate, scores))
+            words += result.words
+        rows.append(Row(candidate, scores, words))
     return Examined(rows, out)
 
 
 def _protocols(names: Sequence[str]) -> list[str]:
     for name in names:
         known("protocol", name, [*PROTOCOLS, "all"])
-    return list(PROTOCOLS) if "all" in names else list(dict.fromkeys(names))
+    everything = [name for name in PROTOCOLS if name not in ON_REQUEST] if "all" in names else []
+    return list(dict.fromkeys([*everything, *(name for name in names if name != "all")]))
 
 
 def _candidates(asked: Evaluate) -> list[Candidate]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Data", "Evaluate", "Knn", "Labels", "Paper", "Retrieval"]
+__all__ = ["Attention", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "Retrieval"]
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,35 @@ class Paper:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Protocol `attention`."""
+
+    batch: int = 32
+    """Images explained at once; changes nothing but memory."""
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """Protocol `finetune`."""
+
+    epochs: int = 100
+    """The rate falls to a tenth at 60 % and 80 % of them."""
+    lr: float = 0.03
+    """Of SGD, at the beginning."""
+    batch: int = 128
+    """Images per step."""
+    fractions: tuple[float, ...] = (1.0,)
+    """Shares of every class's training labels."""
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Score frozen encoders on a labelled data set: one table, intervals, and paired tests against the first."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Runs (folders), weights files, or names of torchvision or timm models with --weights; several give one table."""
     protocols: tuple[str, ...] = ("retrieval", "knn", "linear")
-    """Any of those in docs/protocol.md, or `all`."""
+    """Any of those in docs/protocol.md; `all` is everything but finetune, which trains the whole encoder."""
     encoder: str = ""
     """Architecture of weights files that do not say it: resnet50, timm/vit_small_patch16_224."""
     weights: str = ""
@@ -102,7 +124,7 @@ class Evaluate:
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics: after training, of the weights a run began with, or of plain training images."""
     view: Literal["centre", "squash-crop", "squash"] = "centre"
-    """What is seen: shorter side to 256/224 of the size, then the centre; squashed to that square, its centre; or all."""
+    """What is seen: shorter side to 256/224 of the size, then the centre; squashed to that, its centre; or all."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the cached features."""
     data: Data = field(default_factory=Data)
@@ -110,6 +132,8 @@ class Evaluate:
     knn: Knn = field(default_factory=Knn)
     labels: Labels = field(default_factory=Labels)
     paper: Paper = field(default_factory=Paper)
+    attention: Attention = field(default_factory=Attention)
+    finetune: Finetune = field(default_factory=Finetune)
     out: Path | None = None
     """Folder for metrics.jsonl and per-image values; `evaluation` in the first run, or here, if not given."""
     seed: int = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,20 +17,17 @@ from wingbar.evaluate.linear import linear_places
 from wingbar.evaluate.paper import Probed, crops, linear_paper
 from wingbar.evaluate.retrieval import Gallery, retrieve
 from wingbar.evaluate.scores import Score, class_means, score
+from wingbar.exam import inspections
 from wingbar.exam.options import Evaluate
+from wingbar.exam.result import Result, percent
 from wingbar.exam.subject import Subject
 from wingbar.machine import choose_autocast
 
-__all__ = ["PROTOCOLS", "Result"]
+__all__ = ["ON_REQUEST", "PROTOCOLS"]
+
+ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
 
 CROPS = 512  # images embedded at once
-
-
-class Result(NamedTuple):
-    """What a protocol found: scores by name, and whatever pictures need, row by row."""
-
-    scores: Mapping[str, Score]
-    rows: Mapping[str, Tensor] = {}
 
 
 def _splits(subject: Subject) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -100,13 +97,9 @@ def _labels(subject: Subject, asked: Evaluate) -> Result:
 def _shown(labels: Int[Tensor, " n"], asked: Evaluate) -> dict[str, Int[Tensor, "draw m"]]:
     """Draws of labelled images by name; of all of them there is only one."""
     options = {"draws": asked.labels.draws, "seed": asked.seed}
-    fractions = {_percent(share): show_fraction(labels, share, **options) for share in asked.labels.fractions}
+    fractions = {percent(share): show_fraction(labels, share, **options) for share in asked.labels.fractions}
     shots = {f"{count}-shot": show_shots(labels, count, **options) for count in asked.labels.shots}
     return {name: draws[:1] if draws.shape[1] == len(labels) else draws for name, draws in (fractions | shots).items()}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g}%"
 
 
 def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
@@ -130,7 +123,7 @@ def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
     facts = {"epochs": options.epochs, "lr": options.lr, "feature_norm": test.norm(dim=1).mean().item()}
     scores: dict[str, Score] = {}
     for share, probe in zip(shown, probed, strict=True):
-        name = "paper" if share == 1 else f"paper {_percent(share)}"
+        name = "paper" if share == 1 else f"paper {percent(share)}"
         best = _best_on_test(name, probe) if options.selection == "best-on-test" else {}
         scores |= _accuracies(name, probe.places[None], subject, selection="last", **facts) | best
     return Result(scores)
@@ -169,4 +162,7 @@ PROTOCOLS: dict[str, Callable[[Subject, Evaluate], Result]] = {
     "linear": _linear,
     "labels": _labels,
     "linear-paper": _linear_paper,
+    "doctor": inspections.doctor,
+    "attention": inspections.attention,
+    "finetune": inspections.fine_tuned,
 }

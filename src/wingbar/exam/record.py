@@ -14,7 +14,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from wingbar.evaluate.scores import Score, per_class
-from wingbar.exam.protocols import Result
+from wingbar.exam.result import Result
 from wingbar.exam.subject import Subject
 from wingbar.runfolder import installed
 
@@ -70,6 +70,8 @@ def write_result(out: Path, subject: Subject, protocol: str, result: Result) -> 
     partial.replace(out / file)
     made_by |= {"values": file, "time": time.time()}
     lines = [{**made_by, **_line(metric, found)} for metric, found in result.scores.items()]
+    lines += [{**made_by, "metric": name, "value": value} for name, value in result.readings.items()]
+    lines += [{**made_by, "metric": f"{protocol} in words", "words": result.words}] if result.words else []
     with (out / "metrics.jsonl").open("a", encoding="utf-8") as record:
         record.write("".join(json.dumps(line) + "\n" for line in lines))
 

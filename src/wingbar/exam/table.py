@@ -14,7 +14,7 @@ from wingbar.exam.compare import Difference, compare, over_seeds, twins
 
 __all__ = ["Row", "tell"]
 
-DETAILS = (" top-5", " per class")  # in metrics.jsonl only
+DETAILS = (" top-5", " per class", " pointing")  # in metrics.jsonl only
 WIDEST = 5  # columns in 80 characters
 
 
@@ -23,6 +23,7 @@ class Row(NamedTuple):
 
     candidate: Candidate
     scores: Mapping[str, Score]
+    words: Sequence[str] = ()  # what protocols say of it
 
 
 def tell(console: Console, rows: Sequence[Row]) -> None:
@@ -39,7 +40,7 @@ def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     table.add_column("encoder", overflow="fold")
     for metric in metrics:
         table.add_column(metric, justify="right")
-    for candidate, scores in rows:
+    for candidate, scores, _ in rows:
         table.add_row(candidate.name, *(str(scores[metric].interval) for metric in metrics))
     for group in twins([row.candidate for row in rows]):
         means = over_seeds([rows[place].scores for place in group])
@@ -49,7 +50,8 @@ def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
 
 
 def _extras(rows: Sequence[Row]) -> Iterator[str]:
-    for candidate, scores in rows:
+    for candidate, scores, words in rows:
+        yield from (f"{candidate.name}: {sentence}" for sentence in words)
         for metric, score in scores.items():
             if "inflation" in score.facts:
                 points = 100 * score.facts["inflation"]

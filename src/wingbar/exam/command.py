@@ -50,6 +50,8 @@ def examine(asked: Evaluate) -> Examined:
     for candidate in candidates:
         check_candidate(candidate, setting)  # before images are decoded for nothing
     train, test = open_splits(config, setting.device, quiet=asked.quiet)
+    if "attention" not in asked.protocols and not test.annotated:
+        protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
     rows = []
     for candidate in candidates:
         subject, scores, words = Subject(candidate, train, test, setting), dict[str, Score](), list[str]()

@@ -38,6 +38,11 @@ class Split(NamedTuple):
     boxes: Float[Tensor, "n 4"] | None = None
     parts: Float[Tensor, "n parts 3"] | None = None
 
+    @property
+    def annotated(self) -> bool:
+        """Whether anybody knows where in the images the thing is."""
+        return isinstance(self.source, Lookalike) or self.boxes is not None or self.parts is not None
+
 
 def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
     """Train and test of the config's data set; what is wrong with either is said before any image is decoded."""

@@ -21,7 +21,7 @@ from wingbar.evaluate.finetune import Tuning, finetune
 from wingbar.evaluate.regions import drawn_regions
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.command import _protocols
-from wingbar.exam.options import Data, Finetune
+from wingbar.exam.options import Data, Finetune, Labels, Paper
 from wingbar.exam.protocols import ON_REQUEST, PROTOCOLS
 from wingbar.types import UserError
 from wingbar.weights import load_encoder
@@ -120,5 +120,8 @@ def test_attention_needs_something_to_look_for(trained, tmp_path):
             (folder / split / str(label)).mkdir(parents=True, exist_ok=True)
             image = Image.fromarray(store.images[row].permute(1, 2, 0).numpy())
             image.save(folder / split / str(label) / f"{row}.png")
+    photos = Data(root=str(folder), name="folder")
     with pytest.raises(UserError, match="neither boxes nor parts"):
-        examined(trained, tmp_path / "out", "attention", data=Data(root=str(folder), name="folder"))
+        examined(trained, tmp_path / "out", "attention", data=photos)
+    row, _ = examined(trained, tmp_path / "all", "all", data=photos, paper=Paper(epochs=1), labels=Labels(draws=2))
+    assert "paper" in row.scores and not any(name.startswith("likeness") for name in row.scores)

@@ -50,7 +50,7 @@ def minimise(
         moving = moving & (state.gradient.abs().amax(dim=(1, 2)) > tolerance)
         if not moving.any():
             break
-        direction = -_towards(state.gradient, history)
+        direction = -_towards(state.gradient, history).where(moving[:, None, None], 0)
         if not history:  # nothing is known of the scale yet
             direction = direction / state.gradient.abs().sum(dim=(1, 2), keepdim=True).clamp(min=1)
         reached, moving = _search(objective, state, direction, moving)
@@ -66,7 +66,8 @@ def _dot(a: Points, b: Points) -> Float[Tensor, "problem 1 1"]:
 def _pair(before: State, after: State) -> Pair:
     step, change = after.point - before.point, after.gradient - before.gradient
     product = _dot(step, change)
-    return Pair(step, change, torch.where(product > 0, 1 / product, 0))
+    telling = product > torch.finfo(product.dtype).tiny  # less has no finite inverse
+    return Pair(step, change, torch.where(telling, 1 / product, 0))
 
 
 def _towards(gradient: Points, history: deque[Pair]) -> Points:
@@ -99,6 +100,6 @@ def _search(
         if found.all():
             return State(point, value, gradient), moving
         length = torch.where(found, length, length / 2)
-    kept = State(*(torch.where(found.view(-1, *[1] * (new.ndim - 1)), new, old)
-                   for new, old in zip((point, value, gradient), state, strict=True)))  # fmt: skip
+    each = found[:, None, None]
+    kept = State(point.where(each, state.point), value.where(found, state.value), gradient.where(each, state.gradient))
     return kept, moving & found

@@ -102,7 +102,7 @@ class Evaluate:
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics: after training, of the weights a run began with, or of plain training images."""
     view: Literal["centre", "squash-crop", "squash"] = "centre"
-    """What is seen: the centre, the shorter side at 256/224 of the size; the centre of that square, squashed; or all."""
+    """What is seen: the centre, shorter side at 256/224 of the size; the centre of that square, squashed; or all."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the cached features."""
     data: Data = field(default_factory=Data)

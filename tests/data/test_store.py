@@ -263,7 +263,7 @@ def test_photos_stand_upright_whatever_their_exif_orientation(orientation, tmp_p
         tmp_path / "photo.jpg", exif=exif, quality=98, subsampling=0
     )
     store = decode(find_images(tmp_path), side=SIDE)
-    expected = np.asarray(Image.fromarray(upright).resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(int)
+    expected = np.asarray(Image.fromarray(upright).resize((SIDE, SIDE), Image.Resampling.LANCZOS)).astype(int)
     assert store.aspect.tolist() == [2.0]
     assert np.abs(store.images[0].permute(1, 2, 0).numpy() - expected).max() <= 4
 
@@ -276,7 +276,7 @@ def test_formats_that_turn_themselves_are_not_turned_twice(orientation, tmp_path
     for name in ("a.tif", "b.png", "c.webp"):
         lying.save(tmp_path / name, exif=exif, **({"lossless": True} if name == "c.webp" else {}))
     store = decode(find_images(tmp_path), side=SIDE)
-    upright = np.asarray(Image.fromarray(gradient(16, 32)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)).astype(int)
+    upright = np.asarray(Image.fromarray(gradient(16, 32)).resize((SIDE, SIDE), Image.Resampling.LANCZOS)).astype(int)
     assert store.aspect.tolist() == [2.0, 2.0, 2.0]
     for image in store.images:
         assert np.abs(image.permute(1, 2, 0).numpy() - upright).max() <= 1
@@ -293,7 +293,7 @@ def test_large_photos_are_decoded_smaller_to_the_same_picture(mode, tmp_path):
     """JPEG is asked for twice the side at least; the slow way decodes all of it. Sizes are no multiples of eight."""
     whole = Image.fromarray(gradient(805, 1203)).convert(mode)
     whole.save(tmp_path / "photo.jpg", quality=95)
-    expected = whole.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    expected = whole.convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
     assert np.abs(decoded(tmp_path / "photo.jpg") - np.asarray(expected).astype(int)).max() <= 3
     assert decode(find_images(tmp_path), side=SIDE).aspect.tolist() == pytest.approx([1203 / 805])
 

@@ -96,6 +96,7 @@ def test_every_line_says_where_its_number_comes_from(runs, tmp_path):
     for line in written:
         assert line["recipe"] == "try-moco" and line["seed"] == 0 and line["bn"] == "initial"
         assert line["weights"] == weights_hash(load_encoder(runs / "a" / "encoder.safetensors"))
+        assert line["stored"] == 40 and line["size"] == 32 and line["view"] == "centre"
         assert len(line["split"]["train"]) == len(line["split"]["test"]) == 12
         assert line["split"]["train"] != line["split"]["test"]
         assert line["commit"] is None or len(line["commit"].rstrip("+")) == 40

@@ -42,7 +42,7 @@ __all__ = [
     "readable_size",
 ]
 
-FORMAT = b"1"  # changes whenever the same files would give other bytes
+FORMAT = b"2"  # changes whenever the same files would give other bytes
 PIXELS, ASPECTS, ABOUT = "images.u8", "aspect.f32", "about.json"
 PARTIAL, HASHES = ".partial", "hashes"
 Reader = Callable[[Path, tuple[int, int, int, int]], Images]

@@ -35,6 +35,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
 MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb; the largest cameras make these
 LARGE = 30_000_000  # pictures of more pixels are decoded one at a time, or many threads would hold gigabytes
 THINNEST = 512  # pixels per byte: a JPEG spends a bit on every 8 × 8 block, whatever is in it
+KEEPING = Image.Resampling.LANCZOS  # views resample once more, so the first time must keep what there is
 ORIENTATION = 0x0112  # EXIF tag
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -156,7 +157,7 @@ def _decode(file: Image.Image, side: int) -> Picture:
     drafted = file.draft(None, (2 * side, 2 * side))  # JPEG can decode to a half, a quarter or an eighth
     with _one_large_at_a_time if file.width * file.height > LARGE else nullcontext():
         file.load()
-        small = _rgb(file).resize((side, side), Image.Resampling.BILINEAR, box=drafted[1] if drafted else None)
+        small = _rgb(file).resize((side, side), KEEPING, box=drafted[1] if drafted else None)
     orientation = _orientation(file)
     if orientation in UPRIGHT:  # a square can be turned after it was made small
         small = small.transpose(UPRIGHT[orientation])

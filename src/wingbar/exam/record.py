@@ -35,6 +35,7 @@ def provenance(subject: Subject, protocol: str) -> dict[str, Any]:
         "bn": setting.bn,
         "view": setting.view,
         "size": subject.size,
+        "stored": subject.test.store.images.shape[-1],
         "precision": setting.precision,
         "split": {"train": subject.train.digest, "test": subject.test.digest},
         "images": {"train": len(subject.train.labels), "test": len(subject.test.labels)},

@@ -306,8 +306,8 @@ def test_images_are_squashed_to_the_square_and_their_aspect_is_kept(tmp_path):
     assert store.aspect.tolist() == [2.0, 0.5, 1.0, 0.75]
     for image, (width, height) in zip(store.images, sizes.values(), strict=True):
         original = torch.from_numpy(gradient(height, width)).permute(2, 0, 1)[None].float()
-        resized = F.interpolate(original, size=(SIDE, SIDE), mode="bilinear", antialias=True)[0]
-        assert (image - resized).abs().max() <= 1.0
+        resized = F.interpolate(original, size=(SIDE, SIDE), mode="bicubic", antialias=True)[0]
+        assert (image - resized).abs().max() <= 1.5  # of 255: its kernel is a little shorter than Lanczos'
 
 
 # --- what cannot be read ---------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self.images)
 
-    def expect(self, coming: Sequence[Rows]) -> None:
+    def expect(self, coming: Sequence[Int[Tensor, " _"]]) -> None:
         """Begin to read these rows; what was announced before and is not among them is forgotten."""
         wanted = {_name(rows): rows for rows in coming}
         for name in self.announced.keys() - wanted.keys():

@@ -25,6 +25,7 @@ from wingbar.data.cache import cache_root, readable_size
 from wingbar.data.upkeep import Kept, clear, entries, features_size
 from wingbar.doctor.command import data
 from wingbar.exam.command import evaluate
+from wingbar.machine import keep_memory
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
@@ -164,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if command in ("-h", "--help"):
         print(_help())
         return
+    keep_memory()
     try:
         if command not in COMMANDS:
             raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")

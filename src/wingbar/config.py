@@ -210,7 +210,7 @@ class Run:
     """Steps between two lines of the record."""
     save_minutes: float = 10.0
     """Time between two checkpoints."""
-    doctor: int = 256
+    doctor: int = 128
     """Plain training images on which collapse is looked for after every epoch; 0: never."""
     stop_on_collapse: bool = False
     """Stop, with everything saved and exit code 3, when the encoder has collapsed; otherwise a note says so, once."""

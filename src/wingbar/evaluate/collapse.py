@@ -18,6 +18,7 @@ from wingbar.types import UserError
 __all__ = ["Geometry", "SelfNegatives", "effective_rank", "geometry", "learnt", "self_negatives", "spread"]
 
 EPSILON = 1e-7  # RankMe's
+SMALL = 512  # rows of a matrix that a CPU has solved before a GPU has begun
 DEAD = 0.01  # of the healthy spread: less is a dimension that says nothing about an image
 
 
@@ -70,7 +71,9 @@ def effective_rank(vectors: Float[Tensor, "n k"], *, epsilon: float = EPSILON) -
     (4.0, 1.0)
     """
     short = vectors.double() if len(vectors) <= vectors.shape[1] else vectors.double().T
-    sigma = torch.linalg.eigvalsh(short @ short.T).clamp_min(0).sqrt()  # singular values, ten times sooner
+    gram = short @ short.T
+    gram = gram.cpu() if len(gram) <= SMALL else gram
+    sigma = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()  # singular values, ten times sooner
     p = sigma / sigma.sum().clamp_min(torch.finfo(sigma.dtype).tiny) + epsilon
     return float((-(p * p.log()).sum()).exp())
 

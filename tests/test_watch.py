@@ -81,7 +81,7 @@ def spoil(monkeypatch, change):
 
 @pytest.mark.parametrize("settings", [SIMSIAM, MOCO], ids=["simsiam", "moco"])
 def test_a_healthy_training_is_called_healthy(settings, birds, tmp_path, capsys):
-    settings = config(tmp_path / "run", {**BIRDS, **settings})
+    settings = config(tmp_path / "run", {**BIRDS, **settings, "run.doctor": len(birds.images)})
     result = run(settings, store=birds)
     assert "collapsed" not in capsys.readouterr().err
     features = embed_store(result.method, birds, plain_images(settings))

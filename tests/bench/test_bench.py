@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from wingbar.bench import clock
 from wingbar.bench.command import bench
 from wingbar.bench.data import Data, bench_data, torchvision_views
-from wingbar.bench.literal import Listing
+from wingbar.bench.literal import Pseudocode
 from wingbar.bench.step import CASES, Step, bench_step
 from wingbar.bench.table import Row, bars, write_results
 from wingbar.bench.train import Train, bench_train
@@ -47,7 +47,7 @@ def batch() -> Batch:
 def test_the_listing_computes_the_losses_of_its_recipe():
     """Base and reconstruction loss are those of our method when keys enter the queue before the loss."""
     ours = method(**{"readings.enqueue": "before", "readings.encoder_bn": "shared"})
-    theirs = Listing(method(**{"readings.enqueue": "before"}))
+    theirs = Pseudocode(method(**{"readings.enqueue": "before"}))
     expected, got = ours(batch()).losses, theirs(batch()).losses
     assert_close(got["base"], expected["base"])
     assert_close(got["rebuild"], expected["rebuild"])
@@ -65,12 +65,12 @@ def passes(module, run) -> Counter:
 
 def test_ours_saves_one_pass_and_one_graph():
     forward = lambda module: module(batch())  # noqa: E731
-    assert passes(Listing(method()), forward) == {True: 6}
+    assert passes(Pseudocode(method()), forward) == {True: 6}
     assert passes(method(), forward) == {True: 4, False: 1}
 
 
 def test_the_listing_is_a_method_that_trains():
-    listing = Listing(method())
+    listing = Pseudocode(method())
     before = [parameter.clone() for parameter in listing.key_encoder.parameters()]
     names = {id(parameter) for group in listing.param_groups() for parameter in group.parameters}
     assert names == {id(parameter) for parameter in listing.parameters() if parameter.requires_grad}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,10 @@ from wingbar.config import Config, Run
 from wingbar.config import Data as Settings
 from wingbar.data import views
 from wingbar.data.datasets import lookalike_store
-from wingbar.data.readers import read
+from wingbar.data.listing import Listing
+from wingbar.data.parallel import cores
 from wingbar.data.store import decode
+from wingbar.images import find_source
 from wingbar.machine import choose_device
 from wingbar.types import MEAN, STD
 
@@ -59,7 +60,7 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
         images = decode(paths, side=options.data.stored).images
         decoding = len(paths) / (time.perf_counter() - began)
         tell("torchvision's DataLoader")
-        workers = options.workers or os.cpu_count() or 1
+        workers = options.workers or cores()
         theirs = _loader_rate(paths, size=size, batch=batch, workers=workers)
         tell("views")
         ours = _device_rate(images, options, batch=batch)
@@ -68,7 +69,7 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
     device = choose_device(options.device)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return [
-        Row(f"decoding once, {os.cpu_count()} cores", {"images/s": decoding}),
+        Row(f"decoding once, {cores()} cores", {"images/s": decoding}),
         Row(f"torchvision's DataLoader, {workers} processes", {"images/s": theirs, "× torchvision": 1.0}),
         Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
         Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
@@ -79,9 +80,9 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
 @contextmanager
 def _files(options: Data) -> Iterator[list[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
-    data = options.data
-    if data.root != "lookalike":
-        yield read(data.name, data.root, "train").paths[: options.images]
+    data, source = options.data, find_source(Config(data=options.data))
+    if isinstance(source, Listing):
+        yield source.paths[: options.images]
         return
     drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.images, loud=data.loud)
     with TemporaryDirectory() as folder:

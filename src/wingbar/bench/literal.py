@@ -14,10 +14,10 @@ from wingbar.losses import nt_xent
 from wingbar.methods import MoCo, SynthPairs
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["Listing"]
+__all__ = ["Pseudocode"]
 
 
-class Listing(nn.Module):
+class Pseudocode(nn.Module):
     """Algorithm 1 around MoCo v2, a line here for a line there, its passes and graphs included.
 
     The encoder sees the image twice, the second view with a graph nobody needs, the twin is decoded with another; state

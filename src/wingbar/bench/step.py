@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from wingbar.bench.clock import Timing, time_repeats
-from wingbar.bench.literal import Listing
+from wingbar.bench.literal import Pseudocode
 from wingbar.bench.table import Row
 from wingbar.build import build_method, build_optimizers, prepare
 from wingbar.config import Config
@@ -40,8 +40,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "listing, PyTorch's defaults": Case("default", AS_TYPED, Listing),
-    "listing, bf16 + channels_last": Case("default", EAGER, Listing),
+    "listing, PyTorch's defaults": Case("default", AS_TYPED, Pseudocode),
+    "listing, bf16 + channels_last": Case("default", EAGER, Pseudocode),
     "ours, not compiled": Case("default", EAGER),
     "ours": Case("default", {}),
     "ours, fast": Case("fast", {}),

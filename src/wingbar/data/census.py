@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from torch import Tensor
 from wingbar.data.decoding import prepare_pillow
 from wingbar.data.duplicates import SIDE
 from wingbar.data.listing import Listing
+from wingbar.data.parallel import in_order
 from wingbar.data.store import Broken, open_rgb
 
 __all__ = ["Exam", "channels", "examine", "examine_all", "picture", "thumbnails"]
@@ -64,11 +64,10 @@ def examine_all(
     """Every picture of the listing, in its order; `progress` is told how many are done."""
     prepare_pillow()
     found = []
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # Pillow decodes outside the interpreter's lock
-        for result in pool.map(lambda row: _examine_row(listing, row), range(len(listing.names))):
-            found.append(result)
-            if progress:
-                progress(len(found))
+    for result in in_order(partial(_examine_row, listing), range(len(listing.names)), workers=workers or 0):
+        found.append(result)
+        if progress:
+            progress(len(found))
     return found
 
 

@@ -111,7 +111,7 @@ def _triangles(start: Number, length: Number, steps: Int[Tensor, "batch out"], *
 
 def _separable(images: Images, down: Taps, across: Taps) -> Other:
     """D · image · Aᵀ, with the two banded matrices of each image."""
-    if images.is_cuda:  # in half precision: off by less than a quarter of the step between two stored bytes
+    if images.is_cuda:  # in half precision: off by some quarter of the step between two stored bytes at most
         rows, columns = _dense(down, images.shape[2]).half(), _dense(across, images.shape[3]).half()
         return (rows @ (images.half() @ columns.mT)).to(images.dtype)
     return _mix_rows(_mix_rows(images, down).mT, across).mT.contiguous()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import torch
 
@@ -109,7 +108,7 @@ def _fine_tune(subject: Subject, asked: Evaluate, share: float) -> dict[int, tor
     batch = min(options.batch, len(chosen))
     tuning = Tuning(lr=options.lr, epochs=options.epochs, batch=batch, size=subject.size, seed=asked.seed)
     on_gpu = device.type == "cuda"
-    machine = Machine(partial(choose_autocast("auto", device)), compile_parts if on_gpu else lambda model: None)
+    machine = Machine(choose_autocast("auto", device), compile_parts if on_gpu else lambda model: None)
     encoder = copy.deepcopy(subject.encoder).requires_grad_()
     with subject.bar(f"fine-tuning, {percent(share)} of the labels", options.epochs * (len(chosen) // batch)) as bar:
         tuned = finetune(

@@ -21,7 +21,7 @@ from wingbar.data.store import Store
 from wingbar.settings import changed, from_json, to_json
 from wingbar.types import UserError
 
-__all__ = ["check_folder", "check_unreadable", "environment", "installed", "is_run", "make_folder"]
+__all__ = ["check_folder", "check_unreadable", "environment", "installed", "is_run", "make_folder", "surroundings"]
 
 UNREADABLE = "unreadable.txt"
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
@@ -146,12 +146,17 @@ def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:
 
 def environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
+    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
+    counts = {"images": len(store.images), "unreadable": len(store.broken)}
+    return {"recipe": recipe, **surroundings(), **counts, **split}
+
+
+def surroundings() -> dict[str, Any]:
+    """The software and the machine that numbers were made with."""
     packages = {name: installed(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
-    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
-    counts = {"images": len(store.images), "unreadable": len(store.broken)}
-    return {"recipe": recipe, **packages, **machine, **counts, **split}
+    return {**packages, **machine}
 
 
 def installed(package: str) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
@@ -15,7 +12,9 @@ from xml.sax.saxutils import escape
 import torch
 from rich.table import Table
 
-__all__ = ["Row", "bars", "machine", "table", "write_results"]
+from wingbar.runfolder import surroundings
+
+__all__ = ["Row", "bars", "table", "write_results"]
 
 DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1}  # behind the point, by the beginning of a column's name
 
@@ -49,23 +48,10 @@ def _shown(column: str, value: float | None) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    software = {"python": platform.python_version(), "torch": torch.__version__, "torchvision": version("torchvision")}
-    return {
-        **software,
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": gpu,
-    }
-
-
 def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[Row], *, drawn: str) -> None:
     """`name`.json with everything, and `name`.svg with one column drawn as bars."""
     folder.mkdir(parents=True, exist_ok=True)
-    place = machine()
+    place = {**surroundings(), "torch": torch.__version__}  # with its build
     results = {
         "bench": name,
         "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

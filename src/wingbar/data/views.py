@@ -18,7 +18,7 @@ from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalis
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.types import UserError
 
-__all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "moco", "multicrop", "plain"]
+__all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "crops", "moco", "multicrop", "plain"]
 
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead
 
@@ -134,6 +134,11 @@ def multicrop(*, size: int = 224, local: int = 8, local_size: int = 96) -> Augme
     _require(local >= 0, f"{local} local crops cannot be made; give local at least 0")
     pair = asymmetric(size=size, scale=(0.14, 1.0)).recipes
     return Augment(pair + (replace(pair[0], size=local_size, scale=(0.05, 0.14), blur_p=0.5),) * local)
+
+
+def crops(*, size: int = 224, scale: Range = (0.08, 1.0)) -> Augment:
+    """Linear evaluation and fine-tuning: RandomResizedCrop, at torchvision's scale by default, and a flip."""
+    return Augment((Recipe(size=size, scale=scale, jitter_p=0.0, grey_p=0.0, blur_p=0.0),))
 
 
 def plain(images: Stored, *, size: int) -> View:

@@ -24,7 +24,7 @@ from wingbar.data.geometry import Range
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.data.subset import take
-from wingbar.data.views import Augment, Recipe, centre
+from wingbar.data.views import centre, crops
 from wingbar.encoder import Encoder, check_size
 from wingbar.evaluate.intervals import Interval, wilson
 from wingbar.evaluate.linear import stratified_fifth
@@ -200,9 +200,8 @@ def _labels(training: Store, test: Store) -> tuple[Int[Tensor, " n"], int]:
 
 def _learn(model: Supervised, store: Store, tuning: Tuning, machine: Machine, progress: Callable[[int], None]) -> None:
     """Train to the last epoch; a loss that is no number ends it with the epoch."""
-    recipe = Recipe(size=tuning.size, scale=tuning.crop, jitter_p=0.0, grey_p=0.0, blur_p=0.0)
-    size = min(tuning.batch, len(store.images))
-    batches = Batches(store, Augment((recipe,)), _no_image, size=size, seed=tuning.seed)
+    size, views = min(tuning.batch, len(store.images)), crops(size=tuning.size, scale=tuning.crop)
+    batches = Batches(store, views, _no_image, size=size, seed=tuning.seed)
 
     def after(step: int, outputs: Sequence[Output]) -> None:
         progress(step + 1)

@@ -12,13 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from wingbar.data import views
 from wingbar.data.batches import fold
 from wingbar.evaluate.knn import check_splits, places
 from wingbar.evaluate.linear import Linear, objective
 from wingbar.types import UserError
 
-__all__ = ["Probed", "crops", "linear_paper", "rate"]
+__all__ = ["Probed", "linear_paper", "rate"]
 
 ORDER, START = range(2)  # streams of randomness
 
@@ -28,11 +27,6 @@ class Probed(NamedTuple):
 
     places: Int[Tensor, " test"]  # how many classes the last epoch's classifier puts before each image's own
     best: Int[Tensor, " test"]  # the same after the epoch with most hits: chosen on the test set, and so flattering
-
-
-def crops(size: int) -> views.Augment:
-    """RandomResizedCrop with torchvision's default scale of 0.08 to 1, and a flip; no colours."""
-    return views.Augment((views.Recipe(size=size, scale=(0.08, 1.0), jitter_p=0.0, grey_p=0.0, blur_p=0.0),))
 
 
 def rate(epoch: int, epochs: int, *, lr: float = 30.0) -> float:

@@ -10,11 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.data.batches import fold
+from wingbar.data.views import crops
 from wingbar.evaluate.intervals import over_repeats
 from wingbar.evaluate.knn import knn_places
 from wingbar.evaluate.labels import show_fraction, show_shots
 from wingbar.evaluate.linear import linear_places
-from wingbar.evaluate.paper import Probed, crops, linear_paper
+from wingbar.evaluate.paper import Probed, linear_paper
 from wingbar.evaluate.retrieval import Gallery, retrieve
 from wingbar.evaluate.scores import Score, class_means, score
 from wingbar.exam import inspections
@@ -140,7 +141,7 @@ def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float
     """Features of an epoch's crops; on CUDA by bf16 autocast, as rounding is small beside what a crop changes."""
     device, store, count = subject.setting.device, subject.train.store, len(subject.train.labels)
     encoder: Callable[[Tensor], Any] = torch.compile(subject.encoder) if compiled else subject.encoder
-    augment, autocast = crops(subject.size), choose_autocast("auto", device)
+    augment, autocast = crops(size=subject.size), choose_autocast("auto", device)
     parts = torch.arange(count).tensor_split(-(-count // CROPS))  # of nearly one size
 
     @torch.no_grad()

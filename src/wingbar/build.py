@@ -264,7 +264,13 @@ def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
 
 def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> Batches:
     seed, parts = fold(config.run.seed, stream), config.run.accumulate
-    return Batches(store, augment, plain_images(config), size=config.data.batch, seed=seed, parts=parts)
+    plain = plain_images(config) if config.synth.on else _no_image
+    return Batches(store, augment, plain, size=config.data.batch, seed=seed, parts=parts)
+
+
+def _no_image(images: Tensor, aspect: Tensor) -> Tensor:
+    """Images without pixels: base methods learn from views alone, and a plain image nobody sees costs time."""
+    return images.new_empty(len(images), 3, 0, 0, dtype=torch.float32)
 
 
 def _rate(config: Config) -> float:

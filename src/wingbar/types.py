@@ -40,7 +40,7 @@ class Batch:
     `seed` owns the batch's randomness (feature noise): a method is a pure function of weights, state and batch.
     """
 
-    image: Float[Tensor, "batch 3 height width"]  # resized only: what the decoder must reproduce
+    image: Float[Tensor, "batch 3 height width"]  # resized only: what the decoder must reproduce; no pixels without one
     views: tuple[Float[Tensor, "batch 3 _ _"], ...]  # a multi-crop method puts the global ones first
     index: Int[Tensor, " batch"]  # row in the data set
     seed: int = 0

@@ -8,8 +8,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean
 
 from wingbar.bench.step import time_step
 from wingbar.bench.table import Row
@@ -75,10 +76,12 @@ def _row(name: str, config: Config, *, epochs: int) -> Row:
 
 
 def _rate(config: Config, *, epochs: int) -> float:
-    """Images per second in the later part of a training, by its own record."""
+    """Images per second over the later part of a training, by its own record."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         settings = {"run.out": str(out), "run.epochs": epochs, "run.log_every": 10, "run.tensorboard": False}
         run(changed(config, settings), quiet=True)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return median(line["images_per_s"] for line in lines[math.ceil(len(lines) / 4) - 1 :])
+    later = lines[math.ceil(len(lines) / 4) - 1 :]
+    steps = [line["step"] - before["step"] for before, line in pairwise(later)]
+    return harmonic_mean([line["images_per_s"] for line in later[1:]], weights=steps)

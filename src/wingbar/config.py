@@ -18,6 +18,8 @@ class Data:
     """How to read `root`: flat, folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
     options: tuple[str, ...] = ()
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
+    holdout: float = 0.0
+    """Share of every class's training images for validation: not trained on, but evaluated in place of test."""
     download: bool = False
     """Fetch the data set into `root` first, where torchvision can (aircraft, cifar100, flowers102, pets)."""
     size: int = 224

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from wingbar.config import Config
 from wingbar.data.cache import Report, cache_root
 from wingbar.data.datasets import Source, load, look_alikes
-from wingbar.data.listing import Listing
+from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
@@ -21,13 +21,17 @@ __all__ = ["count", "find_source", "open_source"]
 
 
 def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
-    """The images of a split, before any is decoded."""
-    data = config.data
+    """The images of a split, before any is decoded; `test` is a part of train where one is held out."""
+    data, held_out = config.data, config.data.holdout > 0
     if data.root == "lookalike":
         if data.options or data.download:
             raise UserError("data.options and data.download are for data sets read from files; lookalike has neither")
-        return look_alikes(split, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
-    return read(data.name, data.root, split, download=data.download, **parse_options(data.name, data.options))
+        drawn: Any = "validation" if held_out and split == "test" else split
+        return look_alikes(drawn, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
+    options = parse_options(data.name, data.options)
+    official = "train" if held_out else split
+    listing = read(data.name, data.root, official, download=data.download, **options)
+    return hold_out(listing, split, share=data.holdout) if held_out else listing
 
 
 def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store:

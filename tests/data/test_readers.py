@@ -17,9 +17,12 @@ import torchvision.datasets as tv
 from PIL import Image
 from scipy.io import savemat
 
+from wingbar.config import Config
 from wingbar.data import layouts, readers
-from wingbar.data.listing import Listing, allot, draw
+from wingbar.data.listing import Listing, allot, draw, hold_out
 from wingbar.data.readers import DATASETS, read
+from wingbar.images import find_source
+from wingbar.settings import changed
 from wingbar.types import UserError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cub200"
@@ -703,3 +706,35 @@ def test_most_visible_parts_of_the_real_cub_lie_in_their_boxes(real_cub):
     corner, far = listing.boxes[:, None, :2], listing.boxes[:, None, 2:]
     inside = ((listing.parts[..., :2] >= corner - 1) & (listing.parts[..., :2] <= far + 1)).all(dim=-1)
     assert inside[listing.parts[..., 2] == 1].float().mean() > 0.98
+
+
+# --- validation ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_out_is_a_share_of_every_class_and_no_longer_train():
+    labels = [0] * 20 + [1] * 10 + [2]
+    whole = Listing(Path("/"), tuple(map(str, range(31))), torch.tensor(labels), ("a", "b", "c"))
+    train, test = (hold_out(whole, split, share=0.2) for split in ("train", "test"))
+    assert sorted(train.names + test.names, key=int) == list(whole.names)
+    assert Counter(test.labels.tolist()) == {0: 4, 1: 2}  # the only c stays to be learnt
+    assert hold_out(whole, "test", share=0.2).names == test.names
+    assert hold_out(whole, "test", share=0.2, seed=1).names != test.names
+
+
+def test_tracks_of_one_sign_are_never_on_both_sides(tree):
+    whole = read("gtsrb", tree("gtsrb"), "train")
+    train, test = (hold_out(whole, split, share=0.3) for split in ("train", "test"))
+    assert len(set(whole.groups)) < len(whole.names)  # there are tracks of several frames
+    assert test.groups and not set(train.groups) & set(test.groups)
+    assert sorted(train.names + test.names) == sorted(whole.names)
+
+
+def test_a_config_that_holds_out_never_reads_the_test_split(tree):
+    root = str(tree("cub200"))
+    config = changed(Config(), {"data.root": root, "data.name": "cub200", "data.holdout": 0.5})
+    official = set(read("cub200", root, "test").names)
+    train, validation = (set(find_source(config, split).names) for split in ("train", "test"))
+    assert train and validation and train | validation == set(read("cub200", root, "train").names)
+    assert not (train | validation) & official and not train & validation
+    embedded = changed(Config(), {"data.holdout": 0.5})
+    assert len({find_source(one, "test").seed for one in (Config(), embedded)}) == 2

@@ -96,8 +96,7 @@ def gtsrb(root: Path, split: str, *, subset: str = "official", seed: int = 0) ->
     if subset == "official" or everything.labels is None:
         return everything
     labels = everything.labels.tolist()
-    groups = [_track(name) for name in everything.names] if split == "train" else everything.names
-    chosen = draw(labels, groups, allot(Counter(labels), total=PAPER[split]), seed=seed)
+    chosen = draw(labels, everything.groups or everything.names, allot(Counter(labels), total=PAPER[split]), seed=seed)
     way = "by track" if split == "train" else "one by one"
     note = f"{len(chosen):,} of {len(labels):,} images, drawn {way} within each class with seed {seed}"
     return everything.take(chosen)._replace(notes=(note,))
@@ -113,7 +112,9 @@ def _signs(home: Path, split: str) -> Listing:
         folders = sorted(path.name for path in images.iterdir() if path.is_dir())
         files = {f"{name}/": images / name / f"GT-{name}.csv" for name in folders}
     lines = [(f"{at}{line['Filename']}", line["ClassId"]) for at, file in files.items() for line in _ground_truth(file)]
-    return Listing(images, tuple(name for name, _ in lines), integers(label for _, label in lines), SIGNS)
+    names = tuple(name for name, _ in lines)
+    tracks = tuple(map(_track, names)) if split == "train" else ()
+    return Listing(images, names, integers(label for _, label in lines), SIGNS, groups=tracks)
 
 
 def _ground_truth(path: Path) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ import difflib
 import errno
 import importlib
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby, islice
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from wingbar.types import UserError
 
-__all__ = ["Listing", "allot", "draw", "either", "integers", "known", "matlab", "need", "rows", "table"]
+__all__ = ["Listing", "allot", "draw", "either", "hold_out", "integers", "known", "matlab", "need", "rows", "table"]
 
 
 class Listing(NamedTuple):
@@ -32,6 +33,7 @@ class Listing(NamedTuple):
     boxes: Float[Tensor, "n 4"] | None = None  # x0, y0, x1, y1 in pixels
     parts: Float[Tensor, "n parts 3"] | None = None  # x, y in pixels, visible
     pixels: UInt8[Tensor, "n 3 height width"] | None = None  # of a set that has no image files: CIFAR
+    groups: tuple[str, ...] = ()  # images that belong together, such as frames of one film; empty: each is alone
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     @property
@@ -59,6 +61,7 @@ class Listing(NamedTuple):
             boxes=pick(self.boxes),
             parts=pick(self.parts),
             pixels=pick(self.pixels),
+            groups=tuple(self.groups[row] for row in chosen) if self.groups else (),
         )
 
 
@@ -82,6 +85,19 @@ def draw(labels: Sequence[int], groups: Sequence[str], shares: Mapping[int, int]
     order = sorted(range(len(labels)), key=lambda row: (labels[row], rank[groups[row]], row))
     by_class = groupby(order, key=lambda row: labels[row])
     return sorted(row for label, members in by_class for row in islice(members, shares.get(label, 0)))
+
+
+def hold_out(listing: Listing, split: str, *, share: float, seed: int = 0) -> Listing:
+    """As `test` a seeded, stratified share of the images, as `train` the others, which keep one of each class at least.
+
+    Groups stay whole, so a share may be a little more than asked for.
+    """
+    labels = [0] * len(listing.names) if listing.labels is None else listing.labels.tolist()
+    groups = listing.groups or listing.names
+    spare = {label: size - 1 for label, size in Counter(labels).items()}
+    drawn = draw(labels, groups, allot(spare, total=round(share * len(labels))), seed=seed)
+    held = {groups[row] for row in drawn}
+    return listing.take([row for row, group in enumerate(groups) if (group in held) == (split == "test")])
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from wingbar.data.listing import Listing, allot, draw, either, integers, need, table
+from wingbar.data.listing import Listing, either, hold_out, integers, need, table
 from wingbar.data.store import find_images
 from wingbar.types import UserError
 
@@ -42,17 +41,7 @@ def folder(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0)
         return split_folders(root, split)
     if not 0 < test_fraction < 1:
         raise UserError(f"test_fraction is {test_fraction}; it lies between 0 and 1, say 0.2")
-    listing = class_folders(root)
-    labels = [] if listing.labels is None else listing.labels.tolist()
-    spare = {label: size - 1 for label, size in Counter(labels).items()}
-    shares = allot(spare, total=round(test_fraction * len(labels)))
-    return listing.take(_side(split, draw(labels, listing.names, shares, seed=seed), len(labels)))
-
-
-def _side(split: str, test: Collection[int], count: int) -> list[int]:
-    """The rows of a split, given those of test."""
-    held_out = set(test)
-    return [row for row in range(count) if (row in held_out) == (split == "test")]
+    return hold_out(class_folders(root), split, share=test_fraction, seed=seed)
 
 
 def flat(root: Path, split: str) -> Listing:

@@ -21,6 +21,8 @@ class Data:
     """How to read `root`: folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
     options: tuple[str, ...] | None = None
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
+    holdout: float | None = None
+    """Share of every class's training images that is evaluated in place of test; 0 for test after all."""
     size: int | None = None
     """Side of the images the encoders see; each one's own if not given."""
     stored: int | None = None

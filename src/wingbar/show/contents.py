@@ -87,6 +87,7 @@ class Panel(NamedTuple):
     y_label: str
     curves: list[Curve]
     log_x: bool = False
+    listed_x: bool = False  # the values of x, infinity too, at equal distances, as in a table
 
 
 class Neighbourhood(NamedTuple):

@@ -1,0 +1,1 @@
+"""What pictures show, gathered from runs, encoders and evaluations."""

@@ -1,1 +1,1 @@
-"""What pictures show, gathered from runs, encoders and evaluations."""
+"""`wingbar show`: what runs and encoders have to show, gathered; `wingbar.show` draws it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from wingbar.config import Config
 from wingbar.exam.compare import but
+from wingbar.gallery.visit import short_names
 from wingbar.runfolder import is_run
 from wingbar.settings import from_json
 from wingbar.show.contents import Panel
@@ -18,7 +19,7 @@ from wingbar.show.panels import Recorded, panels
 from wingbar.train.record import read_lines
 from wingbar.types import UserError
 
-__all__ = ["SEEDS", "Chronicle", "check_same_data", "gather_curves", "read_chronicle", "short_names"]
+__all__ = ["SEEDS", "Chronicle", "check_same_data", "gather_curves", "read_chronicle"]
 
 SEEDS = "Bands: 95 % intervals of the mean over runs that differ only in their seed (Student's t)."
 
@@ -58,7 +59,7 @@ def gather_curves(folders: Sequence[Path]) -> list[Panel]:
     """All that runs on the same data recorded, a panel per quantity."""
     chronicles = [read_chronicle(folder) for folder in dict.fromkeys(folders)]
     check_same_data(chronicles)
-    names = short_names([chronicle.folder for chronicle in chronicles])
+    names = short_names([str(chronicle.folder.resolve()) for chronicle in chronicles])
     groups = _over_seeds(chronicles)
     return panels(
         [
@@ -87,12 +88,6 @@ def check_same_data(chronicles: Sequence[Chronicle]) -> None:
                 f"{first.folder} learnt from {first.data}, {other.folder} from {other.data}; "
                 "curves of different data cannot be compared: show one of them"
             )
-
-
-def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path, or all of it where that would name two runs alike."""
-    last = [folder.resolve().name for folder in folders]
-    return last if len(set(last)) == len(last) else [str(folder) for folder in folders]
 
 
 def _shared_name(names: Sequence[str]) -> str:

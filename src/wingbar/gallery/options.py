@@ -11,7 +11,7 @@ import tyro
 from wingbar.exam.options import Data
 from wingbar.show.style import Format
 
-__all__ = ["Cam", "Neighbours", "Show"]
+__all__ = ["Cam", "Map", "Neighbours", "Show", "Spread"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,29 @@ class Cam:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Picture `spread`."""
+
+    classes: tuple[str, str] | None = None
+    """The two classes that are shown; the most alike to the encoder if not given."""
+
+
+@dataclass(frozen=True)
 class Neighbours:
     """Picture `neighbours`."""
 
     count: int = 8
     """Nearest images of each query."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """Picture `map`."""
+
+    how: Literal["pca", "umap", "tsne"] = "pca"
+    """How features become places; umap needs umap-learn, tsne openTSNE: pip install wingbar[map]."""
+    points: int = 2000
+    """Most images on it, drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,9 @@ class Show:
     view: Literal["centre", "squash-crop", "squash"] = "centre"
     """What encoders see of an image, likewise."""
     cam: Cam = field(default_factory=Cam)
+    spread: Spread = field(default_factory=Spread)
     neighbours: Neighbours = field(default_factory=Neighbours)
+    map: Map = field(default_factory=Map)
     data: Data = field(default_factory=Data)
     out: Path | None = None
     """Folder for the files; `pictures` in the first run, or here, if not given."""

@@ -11,6 +11,7 @@ import tyro
 
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.subject import Setting, check_candidate
+from wingbar.gallery import pairs
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
@@ -25,7 +26,9 @@ __all__ = ["FIGURES", "draw_pictures", "show"]
 
 Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, and what they show
 
-FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {}  # in the order of a report
+FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a report
+    "pairs": pairs.draw,
+}
 
 
 def show(arguments: Sequence[str]) -> None:

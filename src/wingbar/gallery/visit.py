@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from wingbar.exam.splits import Side, Split, open_split, open_splits
 from wingbar.exam.subject import Setting, Subject
 from wingbar.images import find_source
 
-__all__ = ["Visit", "short_names", "spread_over_classes"]
+__all__ = ["Visit", "file_name", "short_names", "spread_over_classes"]
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,12 @@ def short_names(names: Sequence[str]) -> list[str]:
     """
     last = [Path(name).name or name for name in names]
     return last if len(set(last)) == len(set(names)) else list(names)
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name.
+
+    >>> file_name("runs/a b")
+    'runs-a-b'
+    """
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")

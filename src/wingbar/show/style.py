@@ -7,6 +7,7 @@ it is needed, so that training starts without it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ SAME_BYTES: dict[str, dict[str, str | None]] = {  # no dates, no versions: the s
     "svg": {"Creator": MAKER, "Date": None},
     "pdf": {"Creator": MAKER, "Producer": MAKER, "CreationDate": None},
 }
+FILES = {"svg.fonttype": "none", "svg.hashsalt": MAKER, "pdf.fonttype": 42, "image.composite_image": False}
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Style:
     faint: str  # grids and mounts
     right: str
     wrong: str
+    heat: str  # Matplotlib's name of a perceptually uniform colour map that begins at the paper's colour
     series: tuple[str, ...]  # curves, classes, encoders, in this order
 
 
@@ -52,6 +55,7 @@ LIGHT = Style(
     faint="#e4e0d8",
     right="#0072b2",
     wrong="#d55e00",
+    heat="magma_r",
     series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#26241f"),
 )
 DARK = Style(
@@ -61,6 +65,7 @@ DARK = Style(
     faint="#34373d",
     right="#56b4e9",
     wrong="#f0884a",
+    heat="magma",
     series=("#56b4e9", "#f0884a", "#2fc79b", "#e29cc2", "#f0b43c", "#f0e442", "#ece8e1"),
 )
 THEMES: Mapping[str, Style] = {"light": LIGHT, "dark": DARK}
@@ -96,7 +101,8 @@ def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -
 def _drawn(page: Figure, kind: Format) -> bytes:
     """The picture as a file's content; text stays text in SVG, and fonts are embedded in PDF."""
     buffer = BytesIO()
-    with _matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": MAKER, "pdf.fonttype": 42}):
+    with warnings.catch_warnings(), _matplotlib().rc_context(FILES):
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # file names may be in any script
         page.savefig(buffer, format=kind, dpi=DPI, facecolor=page.get_facecolor(), metadata=SAME_BYTES[kind])
     return buffer.getvalue()
 
@@ -124,6 +130,7 @@ def _parameters(style: Style) -> dict[str, Any]:
 
     return {
         "font.family": "DejaVu Sans",
+        "text.parse_math": False,  # names of files may contain $
         "font.size": 8,
         "axes.titlesize": 9,
         "axes.titlelocation": "left",

@@ -36,7 +36,7 @@ from wingbar.watch import sample
 
 __all__ = ["Board", "Sketches", "build_sketches"]
 
-PAUSE = 30.0  # seconds from one drawing to the next, and to the first: a second's work is not worth more
+PAUSE = 60.0  # seconds from one drawing to the next, and to the first: it takes one or two of a core's
 LOOKED_AT, SHOWN = 16, 4  # images, as Grad-CAM compares images with one another
 PANELS = 8  # the most telling ones
 
@@ -44,8 +44,8 @@ PANELS = 8  # the most telling ones
 class Sketches:
     """Callback of the loop, to stand behind the recorder; a context, at whose end the last state is drawn.
 
-    Drawn is after every so many epochs, though not within half a minute of the last time: a run that is over sooner
-    draws nothing. What goes wrong is said once, and is the end of it.
+    Drawn is after every so many epochs, though not within a minute of the last time: a run that is over sooner draws
+    nothing. What goes wrong is said once, and is the end of it.
     """
 
     def __init__(

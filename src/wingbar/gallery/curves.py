@@ -86,7 +86,7 @@ def note_on(drawn: Sequence[Panel]) -> str:
     """What a reader of these curves must know."""
     banded = any(curve.low is not None for panel in drawn for curve in panel.curves)
     bands = " Bands: 95 % interval of the mean over seeds (Student's t)." if banded else ""
-    return f"Every point is the mean since the one before it.{bands}"
+    return f"Losses and what goes with them are means since the point before.{bands}"
 
 
 def check_same_data(chronicles: Sequence[Chronicle]) -> None:

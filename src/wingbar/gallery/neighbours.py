@@ -53,7 +53,7 @@ def _found(
     subject: Subject, split: Split, queries: Int[Tensor, " n"], *, name: str, count: int, side: int
 ) -> Neighbourhood:
     rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
-    pictures = _pictures(subject, split, rows.flatten(), side).unflatten(0, rows.shape)
+    pictures = _pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
     labels = split.labels.cpu()
     return Neighbourhood(
         encoder=name,
@@ -81,7 +81,7 @@ def nearest_rows(
 def confusable(found: Retrieval, labels: Int[Tensor, " image"], *, count: int) -> Int[Tensor, " n"]:
     """One image of each of the `count` classes that are confused most, the most confused class first."""
     own, hit, precision = labels[found.query].cpu(), found.rank1.double().cpu(), found.average_precision.cpu()
-    classes = own.unique().tolist()
+    classes = torch.unique(own).tolist()
     order = sorted(classes, key=lambda label: (hit[own == label].mean().item(), precision[own == label].mean().item()))
     chosen = [_median_row(precision, own == label) for label in order[:count]]
     return found.query.cpu()[torch.tensor(chosen)]

@@ -15,7 +15,7 @@ __all__ = ["draw_ranking"]
 
 SIDE, GAP = 0.84, 0.1  # of a neighbour's picture; between two
 STEP = SIDE + 0.34  # from one encoder's row to the next
-QUERY, NAME = 1.3, 1.15  # widths of the query's picture and of the encoders' names
+QUERY, NAME = 1.3, 1.0  # widths of the query's picture and of the encoders' names
 BETWEEN = 0.16  # two queries
 RIGHT, WRONG = "✓", "✗"
 LEGEND = f"{RIGHT}, solid: of the query's class; {WRONG}, dashed: of another."
@@ -46,6 +46,9 @@ def draw_ranking(ranking: Ranking, style: Style = LIGHT, *, title: str = "", not
 def _draw_found(paper: Sheet, found: Neighbourhood, row: int, left: float, top: float) -> None:
     """The neighbours of one query by one encoder, the nearest first."""
     paper.words(found.encoder, left + NAME - 0.1, top + SIDE / 2, align="right", fit=NAME - 0.2)
+    if found.right is not None:
+        score = f"{int(found.right[row].sum())} of {found.right.shape[1]} right"
+        paper.words(score, left + NAME - 0.1, top + SIDE / 2 + 0.14, size=6.0, ink=paper.style.pale, align="right")
     for place, cosine in enumerate(found.similarity[row].tolist()):
         x = left + NAME + place * (SIDE + GAP)
         paper.picture(found.nearest[row, place], x, top, SIDE, SIDE)

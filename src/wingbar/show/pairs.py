@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wingbar.show.cells import Cell, Scale, coloured, draw_cells
+from wingbar.show.cells import Cell, Scale, coloured, draw_cells, ramp
 from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.style import LIGHT, Style
 
@@ -22,12 +22,12 @@ def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str
             Cell(pairs.image[row], name),
             Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
             Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
-            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3f}"),
+            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.4f}"),
         ]
         for row, name in enumerate(pairs.names)
     ]
     heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
-    scale = Scale(style.heat, "0", f"{most:.3f}")
+    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3f}")
     return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
 
 

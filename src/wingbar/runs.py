@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from wingbar.build import Stage, build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
@@ -20,6 +22,7 @@ from wingbar.machine import choose_autocast, choose_device, release_parts, will_
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
+from wingbar.sketch import build_sketches
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.loop import After, train
@@ -29,7 +32,7 @@ from wingbar.types import Output, UserError
 from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
-__all__ = ["Result", "fit", "resume", "run"]
+__all__ = ["Result", "fit", "load_method", "resume", "run"]
 
 
 class Result(NamedTuple):
@@ -76,10 +79,21 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
     out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
-    with _signals() as asked_to_stop:
+    drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
+    with _signals() as asked_to_stop, drawing as sketches:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
             start, watched = position.step if stage.name == position.stage else 0, looks if stage is stages[-1] else []
-            _run_stage(config, stage, method, out, watched, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
+            _run_stage(
+                config,
+                stage,
+                method,
+                out,
+                watched,
+                start=start,
+                sketch=sketches.during(stage.name),
+                asked_to_stop=asked_to_stop,
+                quiet=quiet,
+            )
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)
@@ -109,6 +123,19 @@ def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
     return position
 
 
+def load_method(out: Path) -> Any:
+    """The method of a run as its checkpoint holds it, with decoder, heads and banks, in evaluation mode on the CPU."""
+    path = out / "checkpoint.pt"
+    if not path.exists():
+        raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
+    config = from_json((out / "config.json").read_text(encoding="utf-8"))
+    own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(own)
+    method.load_state_dict(checkpoint.read(path)[1]["method"])
+    return method.eval()
+
+
 # --- a stage ---------------------------------------------------------------------------------------------------------
 
 
@@ -120,10 +147,11 @@ def _run_stage(
     looks: Sequence[Look],
     *,
     start: int,
+    sketch: After,
     asked_to_stop: Callable[[], bool],
     quiet: bool,
 ) -> None:
-    """Steps `start` to the end of a stage, watched, recorded and saved."""
+    """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
@@ -148,7 +176,7 @@ def _run_stage(
                 start=start,
                 stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, lambda step, outputs: bar.reach(step + 1), *stopping),
+                after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:

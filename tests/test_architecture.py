@@ -20,7 +20,7 @@ LAYERS = (
     {"recipes"},
     {"runfolder", "watch"},
     {"runs", "doctor", "exam"},
-    {"trial", "bench"},
+    {"trial", "bench", "reproduce"},
     {"cli"},
     {"__main__"},
 )

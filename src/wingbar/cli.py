@@ -27,6 +27,7 @@ from wingbar.doctor.command import data
 from wingbar.exam.command import evaluate
 from wingbar.machine import keep_memory
 from wingbar.recipes import RECIPES, recipe_named
+from wingbar.reproduce.command import reproduce
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
 from wingbar.train.record import NonFiniteLoss
@@ -136,6 +137,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "resume": _resume,
     "evaluate": evaluate,
+    "reproduce": reproduce,
     "bench": bench,
     "cache": _cache,
     "data": data,

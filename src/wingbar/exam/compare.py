@@ -13,7 +13,7 @@ from wingbar.evaluate.intervals import Interval, mcnemar, over_repeats, paired_b
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate
 from wingbar.runfolder import FREE
-from wingbar.settings import to_json
+from wingbar.settings import named
 
 __all__ = ["Difference", "compare", "over_seeds", "twins"]
 
@@ -53,9 +53,8 @@ def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
 
 
 def _but_seed(config: Config) -> str:
-    parts = json.loads(to_json(config))
-    named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    return json.dumps({name: value for name, value in sorted(named.items()) if name not in FREE | {"run.seed"}})
+    settings = named(config)
+    return json.dumps({name: settings[name] for name in sorted(settings.keys() - FREE - {"run.seed"})})
 
 
 def over_seeds(scores: Sequence[Mapping[str, Score]]) -> dict[str, Interval]:

@@ -21,7 +21,7 @@ from wingbar.data.store import Store
 from wingbar.images import find_source, open_source
 from wingbar.types import UserError
 
-__all__ = ["Split", "open_splits"]
+__all__ = ["Split", "open_splits", "split_digest"]
 
 Side = Literal["train", "test"]
 
@@ -42,6 +42,11 @@ class Split(NamedTuple):
     def annotated(self) -> bool:
         """Whether anybody knows where in the images the thing is."""
         return isinstance(self.source, Lookalike) or self.boxes is not None or self.parts is not None
+
+
+def split_digest(source: Source) -> str:
+    """Names a split, as in metric lines: by its images' names and labels, or by what look-alikes are drawn from."""
+    return sha256(repr(source).encode()).hexdigest()[:12] if isinstance(source, Lookalike) else source.digest
 
 
 def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
@@ -69,11 +74,11 @@ def _open(config: Config, source: Source, device: torch.device, *, quiet: bool) 
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     assert store.labels is not None  # checked above; lookalike knows them
     if isinstance(source, Lookalike):
-        name = sha256(repr(source).encode()).hexdigest()[:12]
-        return Split(placed, store.labels, source.names, name, repr(source), source)
+        return Split(placed, store.labels, source.names, split_digest(source), repr(source), source)
     listing = _readable(source, store)
     content = _content(listing, side=config.data.stored)
-    return Split(placed, store.labels, listing.classes, source.digest, content, listing, listing.boxes, listing.parts)
+    name = split_digest(source)
+    return Split(placed, store.labels, listing.classes, name, content, listing, listing.boxes, listing.parts)
 
 
 def _check_readable(config: Config, store: Store) -> None:

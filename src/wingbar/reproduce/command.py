@@ -27,6 +27,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     if asked.dry_run:
         recorded = read_all(asked.results)
         Console().print(plan_table(estimated(jobs, recorded, asked), recorded))
+        for reason in dict.fromkeys(job.cell.splits.reason for job in jobs if job.cell.splits.reason):
+            print(f"impossible: {reason}")
         return
     if asked.minutes is not None:
         jobs = estimated(jobs, read_all(asked.results), asked)
@@ -46,11 +48,10 @@ def plan_table(jobs: Sequence[Job], recorded: Recorded) -> Grid:
     for job in jobs:
         cell, state = job.cell, state_of(job.cell, recorded)
         tables = ", ".join(dict.fromkeys(place.table for place in job.places))
-        minutes = f"{job.seconds / 60:.1f}" if state in ("new", "interrupted") else ""
-        words = f"{state}: {cell.splits.reason}" if cell.splits.reason else state
-        grid.add_row(tables, job.places[0].row, cell.dataset, str(cell.seed), words, minutes)
+        minutes = f"{job.seconds / 60:,.1f}" if state in ("new", "interrupted") else ""
+        grid.add_row(tables, job.places[0].row, cell.dataset, str(cell.seed), state, minutes)
     grid.add_section()
-    grid.add_row("", "all together", "", "", "", f"{sum(job.seconds for job in jobs) / 60:.1f}")
+    grid.add_row("", "all together", "", "", "", f"{sum(job.seconds for job in jobs) / 60:,.1f}")
     return grid
 
 

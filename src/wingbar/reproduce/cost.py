@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -25,7 +26,7 @@ __all__ = ["last_line", "remaining_seconds", "step_units"]
 # gradient; a decoder costs about what an encoder does. Probes embed crops uncompiled, which takes twice as long.
 SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS, CROP_UNITS, FINETUNE_UNITS = 6, 6, 1, 4, 2, 3
 COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps; retrieval, kNN, robust probes
-TIMED_BATCH = 8  # enough to time a CPU by
+TIMED_BATCH = 4  # enough to time a CPU by
 
 
 def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: int) -> float:
@@ -113,6 +114,7 @@ def _alike() -> dict[str, Any]:
 
 @cache
 def _timed(config: Config) -> float:
+    print("note: no figures of this machine are known; timing two steps of training", file=sys.stderr, flush=True)
     timing = time_step(config, repeats=2, warmup=1)
     return timing.per_second(config.data.batch) * step_units(config)
 

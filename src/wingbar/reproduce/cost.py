@@ -10,11 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wingbar.bench.step import METHOD_UNITS, MOCO_UNITS, time_step
 from wingbar.config import Config
-from wingbar.machine import choose_device, will_compile
+from wingbar.machine import choose_device, gpu_name, will_compile
 from wingbar.reproduce.cells import Cell, is_trained
 from wingbar.reproduce.results import Line
 from wingbar.reproduce.tables import FROZEN
@@ -32,7 +30,7 @@ TIMED_BATCH = 4  # enough to time a CPU by
 def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: int) -> float:
     """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
     device = cell.config.run.device
-    before = next((line for line in known.values() if line.get("gpu") == _gpu(device)), None)
+    before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
     left = 1 - done_share(cell)
     if before is not None:
         return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
@@ -42,7 +40,7 @@ def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: in
     return training + _exam_units(cell, probe_epochs) / speed + SCORING * on_gpu
 
 
-def step_units(config: Config) -> float:
+def step_units(config: Config) -> int:
     """Encoder passes per image of a training step.
 
     >>> step_units(Config())
@@ -55,16 +53,16 @@ def step_units(config: Config) -> float:
     return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
 
 
-def _training_units(cell: Cell) -> float:
+def _training_units(cell: Cell) -> int:
     """Of decoder initialisation and training."""
     if not is_trained(cell.row):
-        return 0.0
+        return 0
     config = cell.config
     decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
     return cell.splits.images * (decoder + step_units(config) * config.run.epochs)
 
 
-def _exam_units(cell: Cell, probe_epochs: int) -> float:
+def _exam_units(cell: Cell, probe_epochs: int) -> int:
     if is_trained(cell.row) or cell.row.recipe == FROZEN:
         return cell.splits.images * CROP_UNITS * probe_epochs
     return cell.splits.images * FINETUNE_UNITS * cell.config.run.epochs
@@ -73,16 +71,11 @@ def _exam_units(cell: Cell, probe_epochs: int) -> float:
 # --- how fast this machine is ----------------------------------------------------------------------------------------
 
 
-def _gpu(device: str) -> str | None:
-    chosen = choose_device(device)
-    return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
-
-
 def _units_per_second(config: Config) -> float:
     """Encoder passes this machine makes in a second of such a training."""
     for figure in json.loads((files("wingbar.reproduce") / "speed.json").read_text(encoding="utf-8")):
         fits = (figure["gpu"], figure["encoder"], figure["size"])
-        if fits == (_gpu(config.run.device), config.encoder.name, config.data.size):
+        if fits == (gpu_name(config.run.device), config.encoder.name, config.data.size):
             return _from_figure(config, figure["images/s"])
     return _timed(changed(config, _alike()))
 

@@ -8,14 +8,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data, Finetune, Paper
 from wingbar.exam.record import commit
-from wingbar.machine import choose_device
+from wingbar.machine import gpu_name
 from wingbar.reproduce.cells import Cell, differences, is_trained
 from wingbar.reproduce.numerics import NUMERICS
 from wingbar.reproduce.results import FAILED, Line
@@ -23,7 +22,7 @@ from wingbar.reproduce.tables import measures, protocols
 from wingbar.runs import run
 from wingbar.settings import changed
 
-__all__ = ["Made", "failure", "make"]
+__all__ = ["Made", "failure", "make", "recorded_seconds"]
 
 FRACTIONS = (1.0, 0.5, 0.2)  # of the labels, in the paper
 OF_THIS_MACHINE = {"encoder", "values"}  # paths in the lines of an evaluation
@@ -44,8 +43,11 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
         _train(config, cell.row.recipe, quiet=quiet)
     began = time.monotonic()
     examined = examine(_questions(cell, config, probe_epochs=probe_epochs, quiet=quiet))
-    seconds = {"train_seconds": _recorded_seconds(out, config), "evaluate_seconds": time.monotonic() - began}
-    about = _about(cell) | seconds | {"gpu": _gpu(device)}
+    seconds = {
+        "train_seconds": recorded_seconds(out, batch=config.data.batch),
+        "evaluate_seconds": time.monotonic() - began,
+    }
+    about = _about(cell) | seconds | {"gpu": gpu_name(device)}
     wanted = set(measures(cell.row).values())
     scores = examined.rows[0].scores
     return Made(
@@ -90,20 +92,15 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
     )
 
 
-def _recorded_seconds(out: Path, config: Config) -> float:
+def recorded_seconds(out: Path, *, batch: int) -> float:
     """How long training took by its own record, which knows of no pauses: sum of every line's images over its rate."""
     path, total, before = out / "metrics.jsonl", 0.0, ("", 0)
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         line = json.loads(text)
         steps = line["step"] - (before[1] if before[0] == line["stage"] else 0)
-        total += steps * config.data.batch / line["images_per_s"]
+        total += steps * batch / line["images_per_s"]
         before = line["stage"], line["step"]
     return total
-
-
-def _gpu(device: str) -> str | None:
-    chosen = choose_device(device)
-    return torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else None
 
 
 def _latest(path: Path) -> list[Line]:

@@ -17,8 +17,8 @@ __all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "write_tables"]
 LEGEND = (
     "Each number: ours ± 95 % (over seeds, or over test images where there is one seed); in brackets the paper's, and "
     "ours minus the paper's in points. \\* better, † worse than the row's base on the same test images, by more than "
-    "chance (p < 0.05). Linear is the paper's protocol, robust our own (docs/protocol.md); last epoch, nothing chosen on "
-    "test images."
+    "chance (p < 0.05). Linear is the paper's protocol, robust our own (docs/protocol.md); last epoch, nothing chosen "
+    "on test images."
 )
 
 

@@ -67,7 +67,7 @@ def write_values(folder: Path, key: str, values: Mapping[str, Tensor]) -> None:
     path = _values_file(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    save_file({metric: found.contiguous() for metric, found in values.items()}, partial)
+    save_file({metric: found.contiguous().clone() for metric, found in values.items()}, partial)
     partial.chmod(0o644)
     partial.replace(path)
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from wingbar.evaluate.intervals import Interval, over_repeats
-from wingbar.evaluate.scores import score
-from wingbar.exam.compare import Difference, compare
+from wingbar.exam.compare import Difference, difference
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.paper import theirs
@@ -132,8 +131,7 @@ def _gain(row: Row, column: str, keys: Mapping[int, str], found: _Found) -> Diff
     own, its = (_values([of[seed] for seed in seeds], measures(row)[column], found) for of in (keys, others))
     if own is None or its is None or len(own) != len(its):
         return None
-    (difference,) = compare({column: score(its)}, {column: score(own)})
-    return difference
+    return difference(column, its, own)
 
 
 def _values(keys: Sequence[str], metric: str, found: _Found) -> Tensor | None:

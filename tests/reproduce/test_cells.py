@@ -149,7 +149,7 @@ def test_an_unknown_machine_is_timed(asked, monkeypatch):
     """4 images in 2 s at 14 passes each are 28 passes a second."""
     cost._timed.cache_clear()
     monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
-    passes = 40 * (4 * 1 + 14 * 4) + 40 * 2 * 2  # decoder, training, probe
+    passes = 24 * (4 * 1 + 14 * 4) + 24 * 2 * 2  # decoder, training, probe
     assert cost.remaining_seconds(cell(asked), {}, probe_epochs=2) == pytest.approx(passes / 28)
     cost._timed.cache_clear()
 

@@ -68,7 +68,7 @@ def make_cell(row: Row, dataset: str, seed: int, asked: Reproduce, splits: Split
         "splits": [splits.train, splits.test],
         "protocols": protocols(row),
         "probe": asked.probe_epochs,
-        "tuning": (config.run.epochs, config.run.seed) if row.recipe == SUPERVISED else None,
+        "tuning": config.run.epochs if row.recipe == SUPERVISED else None,
         "numerics": NUMERICS,
     }
     key, variant = key_of(about), key_of(about | {"settings": settings | {"run.seed": "any"}})

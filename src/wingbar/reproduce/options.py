@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -73,8 +74,15 @@ def check(asked: Reproduce) -> None:
         choose_device(device)
     _check_numbers(asked)
     for folder in (asked.out, asked.results):
-        if any(path.is_file() for path in (folder, *folder.parents)):
-            raise UserError(f"{folder} is a file or below one; give --out and --results folders")
+        _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if any(path.is_file() for path in (folder, *folder.parents)):
+        raise UserError(f"{folder} is a file or below one; give --out and --results folders")
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"{existing} cannot be written to; give --out and --results other folders")
 
 
 def _check_numbers(asked: Reproduce) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from wingbar.reproduce.cells import Cell, find_splits, make_cell
+from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
 from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Line, Recorded, finished
@@ -36,9 +36,10 @@ class Job(NamedTuple):
 
 def make_plan(asked: Reproduce) -> list[Job]:
     """Every cell of the tables, once; data sets that were not given are left out."""
+    splits = {name: find_splits(name, asked) for name in roots(asked)}
     found: dict[str, Job] = {}
     for table in dict.fromkeys(asked.tables):
-        for cell in _cells(table, asked):
+        for cell in _cells(table, splits, asked):
             identity = cell.key if not cell.splits.reason else f"{cell.key} {cell.dataset}"
             job = found.get(identity, Job(cell, ()))
             place = Place(table, cell.row.name)
@@ -46,10 +47,9 @@ def make_plan(asked: Reproduce) -> list[Job]:
     return list(found.values())
 
 
-def _cells(table: str, asked: Reproduce) -> list[Cell]:
+def _cells(table: str, splits: Mapping[str, Splits], asked: Reproduce) -> list[Cell]:
     rows = [row for row in chosen_rows(table, asked) if row.recipe != NOT_HERE]
-    datasets = [name for name in roots(asked) if name in (*TABLES[table].datasets, "lookalike")]
-    splits = {name: find_splits(name, asked) for name in datasets}
+    datasets = [name for name in splits if name in (*TABLES[table].datasets, "lookalike")]
     wanted = product(datasets, dict.fromkeys(asked.seeds), rows)  # a seed's rows together: soon there is a comparison
     return [make_cell(row, name, seed, asked, splits[name]) for name, seed, row in wanted]
 
@@ -65,7 +65,7 @@ def state_of(cell: Cell, recorded: Recorded) -> State:
 
 def estimated(jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list[Job]:
     """The jobs with the seconds that are left of each; sharing a device takes as much longer as there are sharers."""
-    sharers = -(-(asked.jobs or 1) // len(asked.device)) if asked.jobs else 1
+    sharers = -(-(asked.jobs or 1) // len(asked.device))
     timed = []
     for job in jobs:
         seconds = 0.0

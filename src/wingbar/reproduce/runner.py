@@ -18,8 +18,9 @@ from wingbar.bench.step import memory_given_back
 from wingbar.data.locks import alone
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
-from wingbar.reproduce.plan import Job, state_of
+from wingbar.reproduce.plan import Job, Place, state_of
 from wingbar.reproduce.results import FAILED, Line, append, read, read_all, write_values
+from wingbar.reproduce.tables import TABLES, measures, reported
 from wingbar.train.checkpoint import Interrupted
 from wingbar.types import UserError
 
@@ -138,7 +139,16 @@ def _write(job: Job, lines: Sequence[Line], asked: Reproduce) -> None:
     """The lines in every table that waits for them."""
     for place in job.places:
         where = {"table": place.table, "row": place.row}
-        append(asked.results / f"{place.table}.jsonl", ({**where, **line, **where} for line in lines))
+        placed = ({**where, **line, **where, "paper": _paper(place, line)} for line in lines)
+        append(asked.results / f"{place.table}.jsonl", placed)
+
+
+def _paper(place: Place, line: Line) -> float | None:
+    """What the paper reports for a line."""
+    rows = {row.name: row for row in TABLES[place.table].rows}
+    columns = {metric: column for column, metric in measures(rows[place.row]).items()} if place.row in rows else {}
+    column = columns.get(line["metric"])
+    return reported(place.table, rows[place.row], line["dataset"], column) if column else None
 
 
 def adopt(jobs: Sequence[Job], asked: Reproduce) -> None:

@@ -14,10 +14,9 @@ from wingbar.evaluate.intervals import Interval, over_repeats
 from wingbar.exam.compare import Difference, difference
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
-from wingbar.reproduce.paper import theirs
 from wingbar.reproduce.plan import Job
 from wingbar.reproduce.results import FAILED, Recorded, finished, read_values
-from wingbar.reproduce.tables import EXTRAS, NOT_HERE, TABLES, Row, measures
+from wingbar.reproduce.tables import EXTRAS, NOT_HERE, TABLES, Row, measures, reported
 
 __all__ = ["Number", "Section", "Shown", "summarise"]
 
@@ -99,16 +98,15 @@ def _reason(row: Row, found: _Found) -> str:
 
 
 def _number(row: Row, column: str, found: _Found) -> Number:
-    table, name = row.paper or (found.table, row.name)
-    reported = theirs(table, found.dataset, name, column)
+    theirs = reported(found.table, row, found.dataset, column)
     keys = _keys(row, column, found)
     if not keys:
-        return Number(None, 0, reported, None)
+        return Number(None, 0, theirs, None)
     metric = measures(row)[column]
     lines = [found.recorded[key][metric] for key in keys.values()]
     first = Interval(lines[0]["value"], lines[0]["low"], lines[0]["high"])
     ours = over_repeats([line["value"] for line in lines]) if len(lines) > 1 else first
-    return Number(ours, len(keys), reported, _gain(row, column, keys, found))
+    return Number(ours, len(keys), theirs, _gain(row, column, keys, found))
 
 
 def _keys(row: Row, column: str, found: _Found) -> dict[int, str]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from wingbar.reproduce.paper import theirs
+
 __all__ = [
     "DATASETS",
     "EXTRAS",
@@ -18,6 +20,7 @@ __all__ = [
     "Table",
     "measures",
     "protocols",
+    "reported",
 ]
 
 # Rows that are no recipe: the initialisation as it is, all of it trained with labels, a method that we do not have.
@@ -80,6 +83,12 @@ class Table(NamedTuple):
 def measures(row: Row) -> dict[str, str]:
     """Column → metric of `wingbar evaluate`, of everything that is measured in a row."""
     return {"linear 100 %": "finetune"} if row.recipe == SUPERVISED else MEASURES | EXTRAS
+
+
+def reported(table: str, row: Row, dataset: str, column: str) -> float | None:
+    """The paper's number for a place in a table, in percent; None where it has none."""
+    where, name = row.paper or (table, row.name)
+    return theirs(where, dataset, name, column)
 
 
 def protocols(row: Row) -> tuple[str, ...]:

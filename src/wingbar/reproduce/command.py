@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Sequence
 
 import tyro
@@ -22,6 +24,7 @@ __all__ = ["reproduce"]
 def reproduce(arguments: Sequence[str]) -> None:
     """the paper's tables beside ours: wingbar reproduce main --data cub200=data/ [--dry-run]"""
     asked = tyro.cli(Reproduce, prog="wingbar reproduce", args=arguments)
+    deadline = math.inf if asked.minutes is None else time.time() + 60 * asked.minutes
     check(asked)
     jobs = make_plan(asked)
     if asked.dry_run:
@@ -32,7 +35,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         return
     if asked.minutes is not None:
         jobs = estimated(jobs, read_all(asked.results), asked)
-    to_the_end = make_all(jobs, asked)
+    to_the_end = make_all(jobs, asked, deadline=deadline)
     adopt(jobs, asked)
     recorded = read_all(asked.results)
     for table in dict.fromkeys(asked.tables):

@@ -68,7 +68,7 @@ def _mark(number: Number) -> str:
 
 
 def _signed(points: float | None, *, before: str = "") -> str:
-    return "" if points is None else f"{before}{points:+.1f}".replace("-", "−")
+    return "" if points is None else f"{before}{round(points, 1) + 0.0:+.1f}".replace("-", "−")  # never −0.0
 
 
 def _sentences(section: Section) -> list[str]:

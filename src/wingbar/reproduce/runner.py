@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -31,9 +32,11 @@ class Taken(Exception):
     """Another process is at this cell."""
 
 
-def make_all(jobs: Sequence[Job], asked: Reproduce) -> bool:
-    """Make every cell that is not finished; several at once if asked. False: somebody wanted us to stop."""
-    deadline = None if asked.minutes is None else time.time() + 60 * asked.minutes
+def make_all(jobs: Sequence[Job], asked: Reproduce, *, deadline: float = math.inf) -> bool:
+    """Make every cell that is not finished and fits in before the deadline (of `time.time`), several at once if asked.
+
+    False: somebody wanted us to stop.
+    """
     count = asked.jobs or len(asked.device)
     if count == 1:
         return _work(jobs, asked, asked.device[0], deadline)
@@ -50,7 +53,7 @@ def make_all(jobs: Sequence[Job], asked: Reproduce) -> bool:
     return all(worker.exitcode == 0 for worker in workers)
 
 
-def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float | None) -> None:
+def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> None:
     """One of several processes; it ends with its parent, or a killed command would leave it training unseen."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -80,10 +83,10 @@ def _passing_signals_on(workers: Sequence[Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float | None) -> bool:
+def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> bool:
     """Cell after cell. False: somebody wanted us to stop."""
     for number, job in enumerate(jobs, start=1):
-        if deadline is not None and time.time() + job.seconds > deadline:
+        if time.time() + job.seconds > deadline:
             continue
         try:
             with _claimed(job), memory_given_back():

@@ -209,6 +209,13 @@ def test_a_cell_of_another_table_is_taken_over(maker, tmp_path):
     assert maker.made[5:] == ["0.0", "0.1", "1.0"]
 
 
+def test_a_base_is_found_by_its_name_in_the_table_at_hand(maker, tmp_path):
+    """Without pairs, α = 1 of one table is ν = 0 of the other, and one cell."""
+    main(command(tmp_path, tables=("alpha", "nu")))
+    assert len(maker.made) == 6 + 4 - 2
+    assert "- 0.5 against 0.0, points:" in (tmp_path / "results" / "nu.md").read_text()
+
+
 def test_seeds_of_earlier_commands_count(maker, tmp_path, capsys):
     main(command(tmp_path, *TRAINED))
     main(command(tmp_path, *TRAINED, "--seeds", "1"))

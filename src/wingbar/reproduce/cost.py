@@ -14,11 +14,11 @@ from wingbar.bench.step import METHOD_UNITS, MOCO_UNITS, time_step
 from wingbar.config import Config
 from wingbar.machine import choose_device, gpu_name, will_compile
 from wingbar.reproduce.cells import Cell, is_trained
-from wingbar.reproduce.results import Line
+from wingbar.reproduce.results import Line, whole_lines
 from wingbar.reproduce.tables import FROZEN
 from wingbar.settings import changed
 
-__all__ = ["last_line", "remaining_seconds", "step_units"]
+__all__ = ["remaining_seconds", "step_units"]
 
 # Work in passes of the encoder per image, a backward counting as two (wingbar.bench.step): SimSiam sees two views with
 # gradient; a decoder costs about what an encoder does. Probes embed crops uncompiled, which takes twice as long.
@@ -31,7 +31,7 @@ def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: in
     """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
     device = cell.config.run.device
     before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
-    left = 1 - done_share(cell)
+    left = 1 - _done_share(cell)
     if before is not None:
         return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
     speed = _units_per_second(cell.config)
@@ -74,8 +74,8 @@ def _exam_units(cell: Cell, probe_epochs: int) -> int:
 def _units_per_second(config: Config) -> float:
     """Encoder passes this machine makes in a second of such a training."""
     for figure in json.loads((files("wingbar.reproduce") / "speed.json").read_text(encoding="utf-8")):
-        fits = (figure["gpu"], figure["encoder"], figure["size"])
-        if fits == (gpu_name(config.run.device), config.encoder.name, config.data.size):
+        here = (gpu_name(config.run.device), config.encoder.name, config.data.size)
+        if here == (figure["gpu"], figure["encoder"], figure["size"]):
             return _from_figure(config, figure["images/s"])
     return _timed(changed(config, _alike()))
 
@@ -115,27 +115,17 @@ def _timed(config: Config) -> float:
 # --- how much of it is done ------------------------------------------------------------------------------------------
 
 
-def done_share(cell: Cell) -> float:
+def _done_share(cell: Cell) -> float:
     """How much of a cell's training its record tells of, 0 to 1."""
     out, config = Path(cell.config.run.out), cell.config
     if (out / "encoder.safetensors").exists():
         return 1.0
-    line = last_line(out / "metrics.jsonl")
-    if line is None:
+    lines = whole_lines(out / "metrics.jsonl")
+    if not lines:
         return 0.0
+    line = lines[-1]
     decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
     whole = decoder + step_units(config) * config.run.epochs
     step = DECODER_UNITS if line["stage"] == "decoder" else step_units(config)
     before = 0 if line["stage"] == "decoder" else decoder
     return min(1.0, (before + step * float(line["epoch"])) / whole)
-
-
-def last_line(path: Path) -> Line | None:
-    """The last whole line of a record, if there is one."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for text in reversed(lines):
-        try:
-            return dict(json.loads(text))
-        except ValueError:
-            continue
-    return None

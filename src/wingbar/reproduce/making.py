@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from wingbar.exam.record import commit
 from wingbar.machine import gpu_name
 from wingbar.reproduce.cells import Cell, differences, is_trained
 from wingbar.reproduce.numerics import NUMERICS
-from wingbar.reproduce.results import FAILED, Line
+from wingbar.reproduce.results import FAILED, Line, append, whole_lines
 from wingbar.reproduce.tables import measures, protocols
 from wingbar.runs import run
 from wingbar.settings import changed
@@ -41,6 +40,7 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
     out = Path(config.run.out)
     if is_trained(cell.row):
         _train(config, cell.row.recipe, quiet=quiet)
+    append(out / "evaluation" / "metrics.jsonl", [])  # closes a half line that an evaluation was killed over
     began = time.monotonic()
     examined = examine(_questions(cell, config, probe_epochs=probe_epochs, quiet=quiet))
     seconds = {
@@ -94,9 +94,8 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
 
 def recorded_seconds(out: Path, *, batch: int) -> float:
     """How long training took by its own record, which knows of no pauses: sum of every line's images over its rate."""
-    path, total, before = out / "metrics.jsonl", 0.0, ("", 0)
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        line = json.loads(text)
+    total, before = 0.0, ("", 0)
+    for line in whole_lines(out / "metrics.jsonl"):
         steps = line["step"] - (before[1] if before[0] == line["stage"] else 0)
         total += steps * batch / line["images_per_s"]
         before = line["stage"], line["step"]
@@ -105,8 +104,7 @@ def recorded_seconds(out: Path, *, batch: int) -> float:
 
 def _latest(path: Path) -> list[Line]:
     """The last line of every metric: an evaluation that was interrupted and done again has several."""
-    lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.endswith("}")]
-    latest = {line["metric"]: line for line in lines}
+    latest = {line["metric"]: line for line in whole_lines(path)}
     return [{name: value for name, value in line.items() if name not in OF_THIS_MACHINE} for line in latest.values()]
 
 
@@ -128,5 +126,5 @@ def failure(cell: Cell, error: Exception) -> Line:
     """The line of a cell that could not be made: what went wrong, in one sentence."""
     words = (str(error).splitlines() or [""])[0]
     known = type(error).__module__.startswith("wingbar.")
-    reason = words if known else f"{type(error).__name__}: {words}"
+    reason = words if known else f"{type(error).__name__}: {words}".rstrip(": ")
     return _about(cell) | {"metric": FAILED, "reason": reason, "commit": commit(), "time": time.time()}

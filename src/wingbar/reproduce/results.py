@@ -6,6 +6,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,18 @@ from torch import Tensor
 from wingbar.data.locks import alone
 from wingbar.reproduce.tables import Row, measures
 
-__all__ = ["FAILED", "Line", "Recorded", "append", "finished", "read", "read_all", "read_values", "write_values"]
+__all__ = [
+    "FAILED",
+    "Line",
+    "Recorded",
+    "append",
+    "finished",
+    "read",
+    "read_all",
+    "read_values",
+    "whole_lines",
+    "write_values",
+]
 
 Line = dict[str, Any]
 Recorded = Mapping[str, Mapping[str, Line]]  # key of a cell → metric → the latest line
@@ -36,14 +48,19 @@ def append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def read(path: Path) -> Recorded:
-    """Every cell's latest line of each metric; what is no whole line is passed over."""
-    found: dict[str, dict[str, Line]] = defaultdict(dict)
+def whole_lines(path: Path) -> list[Line]:
+    """The lines of a record; half ones are passed over."""
+    lines = []
     for text in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def read(path: Path) -> Recorded:
+    """Every cell's latest line of each metric."""
+    found: dict[str, dict[str, Line]] = defaultdict(dict)
+    for line in whole_lines(path):
         found[line["key"]][line["metric"]] = line
     return found
 

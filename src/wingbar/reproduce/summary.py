@@ -56,6 +56,7 @@ class _Found(NamedTuple):
 
     table: str
     dataset: str
+    rows: Mapping[str, Row]
     jobs: Mapping[str, Sequence[Job]]  # by row
     recorded: Recorded
     folder: Path
@@ -63,19 +64,18 @@ class _Found(NamedTuple):
 
 def summarise(table: str, jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list[Section]:
     """A section per data set. Seeds of earlier commands count, where everything else was the same."""
-    described = TABLES[table]
+    rows = {row.name: row for row in chosen_rows(table, asked)}
+    columns = (*TABLES[table].columns, *EXTRAS)
     sections = []
-    for dataset in (name for name in roots(asked) if name in (*described.datasets, "lookalike")):
-        of_row = {row.name: _jobs_of(table, row, dataset, jobs) for row in chosen_rows(table, asked)}
-        found = _Found(table, dataset, of_row, recorded, asked.results)
-        columns = (*described.columns, *EXTRAS)
-        rows = tuple(_shown(row, columns, found) for row in chosen_rows(table, asked))
-        sections.append(Section(dataset, columns, rows))
+    for dataset in (name for name in roots(asked) if name in (*TABLES[table].datasets, "lookalike")):
+        of_row = {name: _jobs_of(table, name, dataset, jobs) for name in rows}
+        found = _Found(table, dataset, rows, of_row, recorded, asked.results)
+        sections.append(Section(dataset, columns, tuple(_shown(row, columns, found) for row in rows.values())))
     return sections
 
 
-def _jobs_of(table: str, row: Row, dataset: str, jobs: Sequence[Job]) -> list[Job]:
-    return [job for job in jobs if (table, row.name) in job.places and job.cell.dataset == dataset]
+def _jobs_of(table: str, row: str, dataset: str, jobs: Sequence[Job]) -> list[Job]:
+    return [job for job in jobs if (table, row) in job.places and job.cell.dataset == dataset]
 
 
 def _shown(row: Row, columns: Sequence[str], found: _Found) -> Shown:
@@ -112,16 +112,16 @@ def _number(row: Row, column: str, found: _Found) -> Number:
 def _keys(row: Row, column: str, found: _Found) -> dict[int, str]:
     """Seed → key, of every finished cell of the row that measures the column."""
     metric = measures(row).get(column)
-    variants = {job.cell.variant for job in found.jobs.get(row.name, ())}
+    variants = {job.cell.variant for job in found.jobs[row.name]}
     lines = [metrics[metric] for metrics in found.recorded.values() if metric is not None and metric in metrics]
     return {line["seed"]: line["key"] for line in sorted(lines, key=itemgetter("seed")) if line["variant"] in variants}
 
 
 def _gain(row: Row, column: str, keys: Mapping[int, str], found: _Found) -> Difference | None:
     """Over the base on the same test images and seeds; an encoder that is not trained is the same for all seeds."""
-    base = next((job.cell.row for job in found.jobs.get(row.base, ())), None)
-    if base is None:
+    if row.base not in found.rows:
         return None
+    base = found.rows[row.base]
     others = _keys(base, column, found)
     if others and not is_trained(base):
         others = dict.fromkeys(keys, next(iter(others.values())))

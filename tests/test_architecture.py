@@ -22,7 +22,7 @@ LAYERS = (
     {"runs", "doctor", "exam"},
     {"gallery"},
     {"report"},
-    {"trial", "bench"},
+    {"trial", "bench", "reproduce"},
     {"cli"},
     {"__main__"},
 )

@@ -21,6 +21,7 @@ __all__ = [
     "choose_autocast",
     "choose_device",
     "compile_parts",
+    "gpu_name",
     "keep_memory",
     "on_gpu_compiled",
     "release_parts",
@@ -56,6 +57,12 @@ def choose_device(name: str) -> torch.device:
             f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
         )
     return device
+
+
+def gpu_name(name: str) -> str | None:
+    """What kind of GPU a device is; None if it is none."""
+    device = choose_device(name)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

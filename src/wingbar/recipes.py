@@ -145,6 +145,14 @@ def frozen_bn() -> Config:
     return changed(default(), {"encoder.batchnorm": "frozen"})
 
 
+def moco_frozen_bn() -> Config:
+    """MoCo v2 with BatchNorm's statistics of the initialisation throughout: what frozen-bn has to beat.
+
+    cost: as moco. expect: not measured yet.
+    """
+    return changed(moco(), {"encoder.batchnorm": "frozen"})
+
+
 def try_synth() -> Config:
     """What `wingbar try` runs: the method on the embedded data, small enough for two CPU cores.
 
@@ -197,6 +205,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
         random_noise,
         rebuild_only,
         frozen_bn,
+        moco_frozen_bn,
         try_synth,
         try_moco,
     )

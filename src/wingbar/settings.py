@@ -8,13 +8,13 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
 from wingbar.config import Config
 from wingbar.types import UserError
 
-__all__ = ["changed", "check_limits", "from_json", "to_json"]
+__all__ = ["changed", "check_limits", "from_json", "named", "parsed", "to_json"]
 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
 # Inclusive limits of every number; what depends on other settings is checked where both are known.
@@ -45,13 +45,42 @@ def from_json(text: str) -> Config:
     """The config that `to_json` wrote; whatever else it is, is refused."""
     try:
         parts = json.loads(text)
-        named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+        settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
     except (json.JSONDecodeError, AttributeError) as error:
         raise UserError(f"this is no config of wingbar ({error})") from error
-    unknown = sorted((named.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
+    unknown = sorted((settings.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
     if unknown:
         raise UserError(f"the config has a setting that this version does not know: {unknown[0]}")
-    return changed(Config(), {name: tuple(v) if isinstance(v, list) else v for name, v in named.items()})
+    return changed(Config(), {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+
+
+def named(config: Config) -> dict[str, Any]:
+    """Dotted name → value, of every setting.
+
+    >>> named(Config())["run.epochs"]
+    100
+    """
+    parts = dataclasses.asdict(config)
+    return {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+
+
+def parsed(words: Iterable[str]) -> dict[str, Any]:
+    """Settings from `name=value` words; a value is JSON, or else text. Whether it fits, `changed` knows.
+
+    >>> parsed(["optim.lr=0.01", "encoder.batchnorm=frozen", 'synth.criteria=["gradcam"]'])
+    {'optim.lr': 0.01, 'encoder.batchnorm': 'frozen', 'synth.criteria': ('gradcam',)}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"{word!r} sets nothing; a setting is name=value, such as optim.lr=0.01")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
 
 
 def changed(config: Config, settings: Mapping[str, Any]) -> Config:

@@ -22,7 +22,7 @@ from wingbar.settings import changed
 from wingbar.train.loop import train
 from wingbar.types import Batch
 
-__all__ = ["CASES", "Case", "Step", "bench_step", "time_step"]
+__all__ = ["CASES", "Case", "Step", "bench_step", "memory_given_back", "time_step"]
 
 # Work of a step in encoder passes per image, a backward counting as two: MoCo v2 and the method.
 MOCO_UNITS, METHOD_UNITS = 4, 14
@@ -101,7 +101,7 @@ def time_step(
 ) -> Timing:
     """A step of training on one batch of random images, over and over; nothing else is on the device meanwhile."""
     device = choose_device(config.run.device)
-    with _memory_given_back():
+    with memory_given_back():
         return time_repeats(_stepper(config, wrap), repeats=repeats, warmup=warmup, device=device)
 
 
@@ -127,7 +127,8 @@ def _random_batch(config: Config, device: torch.device) -> Batch:
 
 
 @contextmanager
-def _memory_given_back() -> Iterator[None]:
+def memory_given_back() -> Iterator[None]:
+    """Afterwards, what was used inside and is no longer needed is free, on the device as well."""
     try:
         yield
     finally:

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Shaped
+from torch import Tensor
 
 from wingbar.config import Config
 from wingbar.evaluate.intervals import Interval, mcnemar, over_repeats, paired_bootstrap
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate
 from wingbar.runfolder import FREE
-from wingbar.settings import to_json
+from wingbar.settings import named
 
-__all__ = ["Difference", "but", "compare", "over_seeds", "twins"]
+__all__ = ["Difference", "but", "compare", "difference", "over_seeds", "twins"]
 
 
 class Difference(NamedTuple):
@@ -33,13 +35,13 @@ class Difference(NamedTuple):
 
 def compare(first: Mapping[str, Score], second: Mapping[str, Score]) -> list[Difference]:
     """Every metric both have."""
-    return [_difference(name, first[name], second[name]) for name in second if name in first]
+    return [difference(name, first[name].values, second[name].values) for name in second if name in first]
 
 
-def _difference(metric: str, first: Score, second: Score) -> Difference:
-    gain = paired_bootstrap(second.values, first.values)
-    hits = first.values.dtype == second.values.dtype == torch.bool
-    return Difference(metric, gain, mcnemar(second.values, first.values) if hits else None)
+def difference(metric: str, first: Shaped[Tensor, " n"], second: Shaped[Tensor, " n"]) -> Difference:
+    """The second's gain over the first, from what each test image got."""
+    hits = first.dtype == second.dtype == torch.bool
+    return Difference(metric, paired_bootstrap(second, first), mcnemar(second, first) if hits else None)
 
 
 def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
@@ -54,9 +56,8 @@ def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
 
 def but(config: Config, *settings: str) -> str:
     """Everything that decides a run's result but these settings, as text to compare."""
-    parts = json.loads(to_json(config))
-    named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    return json.dumps({name: value for name, value in sorted(named.items()) if name not in FREE | set(settings)})
+    values = named(config)
+    return json.dumps({name: values[name] for name in sorted(values.keys() - FREE - set(settings))})
 
 
 def over_seeds(scores: Sequence[Mapping[str, Score]]) -> dict[str, Interval]:

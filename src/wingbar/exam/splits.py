@@ -21,7 +21,7 @@ from wingbar.data.store import Store
 from wingbar.images import find_source, open_source
 from wingbar.types import UserError
 
-__all__ = ["Side", "Split", "open_split", "open_splits"]
+__all__ = ["Side", "Split", "open_split", "open_splits", "split_digest"]
 
 Side = Literal["train", "test"]
 
@@ -56,6 +56,11 @@ class Split(NamedTuple):
         return isinstance(self.source, Lookalike) or self.boxes is not None or self.parts is not None
 
 
+def split_digest(source: Source) -> str:
+    """Names a split, as in metric lines: by its images' names and labels, or by what look-alikes are drawn from."""
+    return sha256(repr(source).encode()).hexdigest()[:12] if isinstance(source, Lookalike) else source.digest
+
+
 def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
     """Train and test of the config's data set; what is wrong with either is said before any image is decoded."""
     train, test = (_checked(find_source(config, side), side) for side in ("train", "test"))
@@ -82,11 +87,10 @@ def open_split(config: Config, source: Source, device: torch.device, *, quiet: b
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     labels = torch.full((len(store.images),), -1) if store.labels is None else store.labels
     if isinstance(source, Lookalike):
-        name = sha256(repr(source).encode()).hexdigest()[:12]
-        return Split(placed, labels, source.names, name, repr(source), source)
+        return Split(placed, labels, source.names, split_digest(source), repr(source), source)
     listing = _readable(source, store)
-    content = _content(listing, side=config.data.stored)
-    return Split(placed, labels, listing.classes, source.digest, content, listing, listing.boxes, listing.parts)
+    content, name = _content(listing, side=config.data.stored), split_digest(source)
+    return Split(placed, labels, listing.classes, name, content, listing, listing.boxes, listing.parts)
 
 
 def _check_readable(config: Config, store: Store) -> None:

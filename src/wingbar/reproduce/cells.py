@@ -1,0 +1,153 @@
+"""A cell: one recipe on one data set with one seed, and the key by which it is known again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wingbar.config import Config
+from wingbar.exam.splits import split_digest
+from wingbar.images import count, find_source
+from wingbar.recipes import recipe_named
+from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.options import Reproduce, roots
+from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
+from wingbar.runfolder import FREE
+from wingbar.settings import changed, check_limits, named, parsed
+from wingbar.types import UserError
+from wingbar.weights import FILE_ENDINGS
+
+__all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "key_of", "make_cell"]
+
+# What the digests of the splits stand for; the root is a place, not a number.
+IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud")}
+# bf16 and fp32 are different experiments, although a run may go on with the other one.
+NOT_IN_KEY = (FREE - {"run.precision"}) | IN_DIGEST
+# All that an encoder which is not trained depends on.
+UNTRAINED = {"encoder.name", "encoder.weights", "data.size", "data.stored"}
+
+
+class Splits(NamedTuple):
+    """A data set as far as it must be known before its images are decoded."""
+
+    train: str  # digests
+    test: str
+    images: int  # of train
+    reason: str = ""  # why it cannot be read, if it cannot
+
+
+class Cell(NamedTuple):
+    """What is to be made, and where."""
+
+    dataset: str
+    row: Row
+    seed: int
+    config: Config  # complete, but for the device
+    splits: Splits
+    key: str  # the same for what gives the same numbers
+    variant: str  # the key of all seeds together
+
+
+def is_trained(row: Row) -> bool:
+    """Whether a run belongs to the row."""
+    return row.recipe not in (FROZEN, SUPERVISED)
+
+
+def make_cell(row: Row, dataset: str, seed: int, asked: Reproduce, splits: Splits) -> Cell:
+    """The cell of a row, its settings resolved and checked."""
+    seed = seed if is_trained(row) else 0  # the initialisation is evaluated once
+    config = _config(row, dataset, seed, asked)
+    check_limits(config)
+    settings = _telling(config, trained=is_trained(row))
+    about = {
+        "settings": settings,
+        "splits": [splits.train, splits.test],
+        "protocols": protocols(row),
+        "probe": asked.probe_epochs,
+        "tuning": config.run.epochs if row.recipe == SUPERVISED else None,
+        "numerics": NUMERICS,
+    }
+    key, variant = key_of(about), key_of(about | {"settings": settings | {"run.seed": "any"}})
+    out = asked.out / f"{dataset}-{_short(row, config)}-seed{seed}-{key}"
+    return Cell(dataset, row, seed, changed(config, {"run.out": str(out)}), splits, key, variant)
+
+
+def _config(row: Row, dataset: str, seed: int, asked: Reproduce) -> Config:
+    """The recipe's settings with, each over the one before, what all cells share, what the user and the row say."""
+    root = roots(asked)[dataset]
+    shared: dict[str, Any] = {
+        "data.root": root,
+        "data.name": "flat" if dataset == "lookalike" else dataset,
+        "data.options": DATASETS[dataset],
+        "encoder.name": asked.encoder,
+        "encoder.weights": asked.weights,
+        "run.seed": seed,
+        "run.save_minutes": 2.0,  # a cell takes minutes
+        "run.tensorboard": False,
+    }
+    epochs = {} if asked.epochs is None else {"run.epochs": asked.epochs}
+    recipe = recipe_named(row.recipe) if is_trained(row) else Config()
+    return changed(recipe, {**shared, **epochs, **parsed(asked.set), **row.settings})
+
+
+def _telling(config: Config, *, trained: bool) -> dict[str, Any]:
+    """The settings that change numbers, weights files by their content."""
+    settings = named(config)
+    names = settings.keys() - NOT_IN_KEY if trained else UNTRAINED
+    telling = {name: settings[name] for name in sorted(names)}
+    return telling | {"encoder.weights": _weights(config.encoder.weights)}
+
+
+@cache
+def _weights(given: str) -> str:
+    """The name of the weights, or the hash of their file."""
+    path = Path(given).expanduser()
+    if path.is_file():
+        with path.open("rb") as file:
+            return _digest_of(file.read())
+    if path.suffix in FILE_ENDINGS:
+        raise UserError(f"the weights file {given} does not exist; give --weights a file, a weight's name or random")
+    return given
+
+
+def _digest_of(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def key_of(about: Mapping[str, Any]) -> str:
+    """A short name for what is described.
+
+    >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1}) != key_of({"a": 1})
+    True
+    """
+    return _digest_of(json.dumps(about, sort_keys=True).encode())[:12]
+
+
+def _short(row: Row, config: Config) -> str:
+    """A few words for the folder's name, the same whatever the row is called."""
+    if not is_trained(row):
+        return row.recipe
+    return config.method.name + ("-pairs" if config.synth.on else "")
+
+
+def differences(cell: Cell) -> dict[str, Any]:
+    """The cell's settings that are not its recipe's, for the record; places on this machine are not among them."""
+    trained, settings = is_trained(cell.row), named(cell.config)
+    recipe = named(recipe_named(cell.row.recipe) if trained else Config())
+    names = (settings.keys() - NOT_IN_KEY if trained else UNTRAINED) - {"run.seed", "encoder.weights"}
+    others = {name: settings[name] for name in sorted(names) if settings[name] != recipe[name]}
+    return others | {"encoder.weights": Path(cell.config.encoder.weights).name}
+
+
+def find_splits(dataset: str, asked: Reproduce) -> Splits:
+    """Digests and size of a data set; what is wrong with it is the reason why its cells will fail."""
+    config = _config(Row("", FROZEN), dataset, 0, asked)
+    try:
+        train, test = find_source(config, "train"), find_source(config, "test")
+    except UserError as error:
+        return Splits("", "", 0, str(error))
+    return Splits(split_digest(train), split_digest(test), count(train))

@@ -1,0 +1,131 @@
+"""What a cell will take: from the same cell's other seeds, from the figures of `wingbar bench`, or by timing steps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from wingbar.bench.step import METHOD_UNITS, MOCO_UNITS, time_step
+from wingbar.config import Config
+from wingbar.machine import choose_device, gpu_name, will_compile
+from wingbar.reproduce.cells import Cell, is_trained
+from wingbar.reproduce.results import Line, whole_lines
+from wingbar.reproduce.tables import FROZEN
+from wingbar.settings import changed
+
+__all__ = ["remaining_seconds", "step_units"]
+
+# Work in passes of the encoder per image, a backward counting as two (wingbar.bench.step): SimSiam sees two views with
+# gradient; a decoder costs about what an encoder does. Probes embed crops uncompiled, which takes twice as long.
+SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS, CROP_UNITS, FINETUNE_UNITS = 6, 6, 1, 4, 2, 3
+COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps; retrieval, kNN, robust probes
+TIMED_BATCH = 4  # enough to time a CPU by
+
+
+def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: int) -> float:
+    """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
+    device = cell.config.run.device
+    before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
+    left = 1 - _done_share(cell)
+    if before is not None:
+        return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
+    speed = _units_per_second(cell.config)
+    on_gpu = choose_device(device).type == "cuda"
+    training = left * _training_units(cell) / speed + COMPILING * (is_trained(cell.row) and will_compile(cell.config))
+    return training + _exam_units(cell, probe_epochs) / speed + SCORING * on_gpu
+
+
+def step_units(config: Config) -> int:
+    """Encoder passes per image of a training step.
+
+    >>> step_units(Config())
+    14
+    """
+    base = MOCO_UNITS if config.method.name == "moco" else SIMSIAM_UNITS
+    if not config.synth.on:
+        return base
+    pairs = METHOD_UNITS - MOCO_UNITS if config.synth.nu else REBUILD_UNITS
+    return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
+
+
+def _training_units(cell: Cell) -> int:
+    """Of decoder initialisation and training."""
+    if not is_trained(cell.row):
+        return 0
+    config = cell.config
+    decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
+    return cell.splits.images * (decoder + step_units(config) * config.run.epochs)
+
+
+def _exam_units(cell: Cell, probe_epochs: int) -> int:
+    if is_trained(cell.row) or cell.row.recipe == FROZEN:
+        return cell.splits.images * CROP_UNITS * probe_epochs
+    return cell.splits.images * FINETUNE_UNITS * cell.config.run.epochs
+
+
+# --- how fast this machine is ----------------------------------------------------------------------------------------
+
+
+def _units_per_second(config: Config) -> float:
+    """Encoder passes this machine makes in a second of such a training."""
+    for figure in json.loads((files("wingbar.reproduce") / "speed.json").read_text(encoding="utf-8")):
+        here = (gpu_name(config.run.device), config.encoder.name, config.data.size)
+        if here == (figure["gpu"], figure["encoder"], figure["size"]):
+            return _from_figure(config, figure["images/s"])
+    return _timed(changed(config, _alike()))
+
+
+def _from_figure(config: Config, rates: Mapping[str, float]) -> float:
+    if not config.synth.on:
+        return rates["moco"] * MOCO_UNITS
+    return rates["default" if config.decoder.scale > 0.5 else "fast"] * METHOD_UNITS
+
+
+def _alike() -> dict[str, Any]:
+    """Settings that change no times, or only those of the timing: cells that differ in nothing else are timed once."""
+    same = Config()
+    return {
+        "encoder.weights": "random",
+        "data.batch": TIMED_BATCH,
+        "method.queue": same.method.queue,
+        "synth.alpha": same.synth.alpha,
+        "synth.kappa": same.synth.kappa,
+        "synth.eps_g": same.synth.eps_g,
+        "synth.eps_var": same.synth.eps_var,
+        "run.out": "",
+        "run.seed": 0,
+        "run.accumulate": 1,
+        "run.compile": "off",
+        "data.root": "",
+    }
+
+
+@cache
+def _timed(config: Config) -> float:
+    print("note: no figures of this machine are known; timing two steps of training", file=sys.stderr, flush=True)
+    timing = time_step(config, repeats=2, warmup=1)
+    return timing.per_second(config.data.batch) * step_units(config)
+
+
+# --- how much of it is done ------------------------------------------------------------------------------------------
+
+
+def _done_share(cell: Cell) -> float:
+    """How much of a cell's training its record tells of, 0 to 1."""
+    out, config = Path(cell.config.run.out), cell.config
+    if (out / "encoder.safetensors").exists():
+        return 1.0
+    lines = whole_lines(out / "metrics.jsonl")
+    if not lines:
+        return 0.0
+    line = lines[-1]
+    decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
+    whole = decoder + step_units(config) * config.run.epochs
+    step = DECODER_UNITS if line["stage"] == "decoder" else step_units(config)
+    before = 0 if line["stage"] == "decoder" else decoder
+    return min(1.0, (before + step * float(line["epoch"])) / whole)

@@ -1,0 +1,131 @@
+"""Making one cell: train it or go on with it, evaluate it, and tell what came out as lines."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from wingbar.config import Config
+from wingbar.exam import Evaluate, examine
+from wingbar.exam.options import Data, Finetune, Paper
+from wingbar.exam.record import commit
+from wingbar.machine import gpu_name
+from wingbar.reproduce.cells import Cell, differences, is_trained
+from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.results import FAILED, Line, append, whole_lines
+from wingbar.reproduce.tables import measures, protocols
+from wingbar.runs import run
+from wingbar.settings import changed
+
+__all__ = ["Made", "failure", "make", "recorded_seconds"]
+
+FRACTIONS = (1.0, 0.5, 0.2)  # of the labels, in the paper
+OF_THIS_MACHINE = {"encoder", "values"}  # paths in the lines of an evaluation
+
+
+class Made(NamedTuple):
+    """A finished cell."""
+
+    lines: list[Line]  # one per metric
+    values: dict[str, Tensor]  # metric → what every test image got
+
+
+def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
+    """Train the cell as far as it is not trained yet, then evaluate it."""
+    config = changed(cell.config, {"run.device": device, "run.resume": True})
+    out = Path(config.run.out)
+    if is_trained(cell.row):
+        _train(config, cell.row.recipe, quiet=quiet)
+    append(out / "evaluation" / "metrics.jsonl", [])  # closes a half line that an evaluation was killed over
+    began = time.monotonic()
+    examined = examine(_questions(cell, config, probe_epochs=probe_epochs, quiet=quiet))
+    seconds = {
+        "train_seconds": recorded_seconds(out, batch=config.data.batch),
+        "evaluate_seconds": time.monotonic() - began,
+    }
+    about = _about(cell) | seconds | {"gpu": gpu_name(device)}
+    wanted = set(measures(cell.row).values())
+    scores = examined.rows[0].scores
+    return Made(
+        [line | about for line in _latest(examined.out / "metrics.jsonl") if line["metric"] in wanted],
+        {metric: scores[metric].values for metric in sorted(wanted)},
+    )
+
+
+def _train(config: Config, recipe: str, *, quiet: bool) -> None:
+    out = Path(config.run.out)
+    if (out / "encoder.safetensors").exists():
+        return
+    if not (out / "config.json").exists():
+        shutil.rmtree(out, ignore_errors=True)  # killed before it had begun; the folder is ours by its key
+    run(config, recipe=recipe, quiet=quiet)
+
+
+def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) -> Evaluate:
+    """What `wingbar evaluate` is asked about the run, or about the initialisation."""
+    data, trained = config.data, is_trained(cell.row)
+    return Evaluate(
+        (config.run.out if trained else config.encoder.name,),
+        protocols=protocols(cell.row),
+        weights="" if trained else config.encoder.weights,
+        data=Data(
+            root=data.root,
+            name=data.name,
+            options=data.options,
+            holdout=data.holdout,
+            size=data.size,
+            stored=data.stored,
+            cache=data.cache,
+            workers=data.workers,
+            classes=data.classes,
+            images=data.images,
+            loud=data.loud,
+        ),
+        paper=Paper(epochs=probe_epochs, fractions=FRACTIONS),
+        finetune=Finetune(epochs=config.run.epochs),
+        out=Path(config.run.out) / "evaluation",
+        device=config.run.device,
+        quiet=quiet,
+    )
+
+
+def recorded_seconds(out: Path, *, batch: int) -> float:
+    """How long training took by its own record, which knows of no pauses: sum of every line's images over its rate."""
+    total, before = 0.0, ("", 0)
+    for line in whole_lines(out / "metrics.jsonl"):
+        steps = line["step"] - (before[1] if before[0] == line["stage"] else 0)
+        total += steps * batch / line["images_per_s"]
+        before = line["stage"], line["step"]
+    return total
+
+
+def _latest(path: Path) -> list[Line]:
+    """The last line of every metric: an evaluation that was interrupted and done again has several."""
+    latest = {line["metric"]: line for line in whole_lines(path)}
+    return [{name: value for name, value in line.items() if name not in OF_THIS_MACHINE} for line in latest.values()]
+
+
+def _about(cell: Cell) -> dict[str, Any]:
+    """What identifies a cell in its lines."""
+    return {
+        "key": cell.key,
+        "variant": cell.variant,
+        "dataset": cell.dataset,
+        "recipe": cell.row.recipe,
+        "settings": differences(cell),
+        "seed": cell.seed,
+        "numerics": NUMERICS,
+        "run": Path(cell.config.run.out).name,
+    }
+
+
+def failure(cell: Cell, error: Exception) -> Line:
+    """The line of a cell that could not be made: what went wrong, in one sentence."""
+    words = (str(error).splitlines() or [""])[0]
+    known = type(error).__module__.startswith("wingbar.")
+    reason = words if known else f"{type(error).__name__}: {words}".rstrip(": ")
+    return _about(cell) | {"metric": FAILED, "reason": reason, "commit": commit(), "time": time.time()}

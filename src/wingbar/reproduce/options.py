@@ -1,0 +1,127 @@
+"""What `wingbar reproduce` can be asked; the texts are its help."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from wingbar.data.listing import known
+from wingbar.machine import choose_device
+from wingbar.recipes import recipe_named
+from wingbar.reproduce.tables import DATASETS, TABLES, Row
+from wingbar.types import UserError
+
+__all__ = ["Reproduce", "check", "chosen_rows", "roots"]
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Run tables of the paper cell by cell and set ours beside theirs; the same command goes on where it was stopped.
+
+    Tables: main, sota, more, noise, random, nu, kappa, alpha, epsilon, general, readings (docs/reproduce.md).
+    """
+
+    tables: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Which tables."""
+    data: tuple[str, ...] = ()
+    """Data sets and where they lie: cub200=data/ cars=data/; or `lookalike`, the embedded one, for a quick look."""
+    rows: tuple[str, ...] = ()
+    """Only rows of these names; all if none is given."""
+    also: tuple[str, ...] = ()
+    """Recipes that stand in the tables as further rows."""
+    set: tuple[str, ...] = ()
+    """Settings of every cell, as name=value words: optim.lr=0.01 encoder.batchnorm=frozen."""
+    encoder: str = "resnet50"
+    """Any torchvision or timm model."""
+    weights: str = "IMAGENET1K_V1"
+    """Where it starts: a local file, a weight's name in its library, or `random`."""
+    seeds: tuple[int, ...] = (0,)
+    """Every cell is made once with each."""
+    epochs: int | None = None
+    """Epochs of training; the recipe's if not given."""
+    probe_epochs: int = 100
+    """Epochs of the paper's linear probe."""
+    minutes: float | None = None
+    """Time to spend: no cell begins that would not end within it."""
+    device: tuple[str, ...] = ("auto",)
+    """auto, cpu or cuda; several spread the cells: cuda:0 cuda:1."""
+    jobs: int | None = None
+    """Cells made at once; one per device if not given, more share a device."""
+    dry_run: bool = False
+    """Only show the cells, what is done, and the time the others will take."""
+    out: Path = Path("runs/reproduce")
+    """Folder for the runs."""
+    results: Path = Path("results")
+    """Folder for a line per number (.jsonl) and the tables (.md, .csv, .tex)."""
+    quiet: bool = False
+    """Show neither bars nor notes."""
+
+
+def check(asked: Reproduce) -> None:
+    """Refuse what makes no sense, before anything is read or written."""
+    if not asked.tables:
+        raise UserError(f"which table? There are {', '.join(TABLES)}")
+    for table in asked.tables:
+        known("table", table, TABLES)
+    roots(asked)
+    for table in asked.tables:
+        chosen_rows(table, asked)
+    for device in asked.device:
+        choose_device(device)
+    _check_numbers(asked)
+    for folder in (asked.out, asked.results):
+        _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if any(path.is_file() for path in (folder, *folder.parents)):
+        raise UserError(f"{folder} is a file or below one; give --out and --results folders")
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"{existing} cannot be written to; give --out and --results other folders")
+
+
+def _check_numbers(asked: Reproduce) -> None:
+    if not asked.seeds or min(asked.seeds) < 0:
+        raise UserError(f"seeds are {asked.seeds}; give one or more whole numbers from 0 on")
+    if (asked.jobs is not None and asked.jobs < 1) or not asked.device:
+        raise UserError(f"{asked.jobs} jobs on {len(asked.device)} devices do nothing; give at least one of each")
+    if asked.minutes is not None and not asked.minutes >= 0:
+        raise UserError(f"minutes is {asked.minutes}; give a number from 0 on")
+    if asked.probe_epochs < 1:
+        raise UserError(f"probe_epochs is {asked.probe_epochs}; give at least 1")
+
+
+def roots(asked: Reproduce) -> dict[str, str]:
+    """Data set → folder, of those that were given; each must be one that a table asks for."""
+    wanted = dict.fromkeys(name for table in asked.tables for name in TABLES[table].datasets)
+    if not asked.data:
+        raise UserError(
+            f"where are the data sets? Say --data {' '.join(f'{name}=FOLDER' for name in wanted)} (or some of them), "
+            "or --data lookalike for a quick look without any"
+        )
+    found: dict[str, str] = {}
+    for word in asked.data:
+        name, _, root = word.partition("=")
+        known("data set", name, DATASETS)
+        if name != "lookalike" and name not in wanted:
+            raise UserError(f"{' '.join(asked.tables)} has no {name}; it is about {', '.join(wanted)}")
+        if name != "lookalike" and not root:
+            raise UserError(f"{word!r} does not say where {name} lies; say {name}=FOLDER")
+        found[name] = root or name
+    return found
+
+
+def chosen_rows(table: str, asked: Reproduce) -> tuple[Row, ...]:
+    """The table's rows and those added, or the ones that were named among them."""
+    for recipe in asked.also:
+        recipe_named(recipe)
+    described = TABLES[table]
+    rows = (*described.rows, *(Row(recipe, recipe, base=described.base) for recipe in asked.also))
+    for name in asked.rows:
+        known(f"row of {table}", name, [row.name for row in rows])
+    return tuple(row for row in rows if not asked.rows or row.name in asked.rows)

@@ -1,0 +1,166 @@
+"""Making all cells: each process takes the next one that nobody has, until none is left that fits into the time."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wingbar.bench.step import memory_given_back
+from wingbar.data.locks import alone
+from wingbar.reproduce.making import failure, make
+from wingbar.reproduce.options import Reproduce
+from wingbar.reproduce.plan import Job, Place, state_of
+from wingbar.reproduce.results import FAILED, Line, append, read, read_all, write_values
+from wingbar.reproduce.tables import TABLES, measures, reported
+from wingbar.train.checkpoint import Interrupted
+from wingbar.types import UserError
+
+__all__ = ["adopt", "make_all"]
+
+
+class Taken(Exception):
+    """Another process is at this cell."""
+
+
+def make_all(jobs: Sequence[Job], asked: Reproduce, *, deadline: float = math.inf) -> bool:
+    """Make every cell that is not finished and fits in before the deadline (of `time.time`), several at once if asked.
+
+    False: somebody wanted us to stop.
+    """
+    count = asked.jobs or len(asked.device)
+    if count == 1:
+        return _work(jobs, asked, asked.device[0], deadline)
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_worker, args=(jobs, asked, asked.device[number % len(asked.device)], deadline))
+        for number in range(count)
+    ]
+    with _passing_signals_on(workers):
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return all(worker.exitcode == 0 for worker in workers)
+
+
+def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> None:
+    """One of several processes; it ends with its parent, or a killed command would leave it training unseen."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+    sys.exit(0 if _work(jobs, asked, device, deadline) else 1)
+
+
+def _end_after(process: Any) -> None:
+    process.join()
+    os._exit(1)
+
+
+@contextmanager
+def _passing_signals_on(workers: Sequence[Any]) -> Iterator[None]:
+    """Inside, a request to stop goes to the workers, who save what they have and end."""
+
+    def tell(number: int, frame: Any) -> None:
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> bool:
+    """Cell after cell. False: somebody wanted us to stop."""
+    for number, job in enumerate(jobs, start=1):
+        if time.time() + job.seconds > deadline:
+            continue
+        try:
+            with _claimed(job), memory_given_back():
+                _make_one(job, asked, device, tell=_teller(asked, f"cell {number} of {len(jobs)}"))
+        except Taken:
+            continue
+        except Interrupted:
+            return False
+    return True
+
+
+def _teller(asked: Reproduce, title: str) -> Callable[[str], None]:
+    return lambda words: None if asked.quiet else print(f"{title}: {words}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _claimed(job: Job) -> Iterator[None]:
+    """Inside, no other process makes this cell; raises Taken if one does. A claim ends with its process."""
+
+    def taken() -> None:
+        raise Taken
+
+    out = Path(job.cell.config.run.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with alone(out.with_name(f".{out.name}.lock"), busy=taken):
+        yield
+
+
+def _make_one(job: Job, asked: Reproduce, device: str, *, tell: Callable[[str], None]) -> None:
+    """Make a cell and write its lines, or the line that says why it could not be made."""
+    cell = job.cell
+    title = f"{job.places[0].row}, {cell.dataset}, seed {cell.seed}"
+    state = state_of(cell, read_all(asked.results))  # somebody may have made it meanwhile
+    if state in ("finished", "impossible"):
+        return
+    tell(f"{title} {'goes on' if state == 'interrupted' else 'begins'} in {cell.config.run.out}")
+    try:
+        made = make(cell, device=device, probe_epochs=asked.probe_epochs, quiet=asked.quiet)
+    except Interrupted:
+        raise
+    except Exception as error:  # whatever it is, the other cells are worth making
+        lines = [failure(cell, error)]
+        tell(f"{title} failed: {lines[0]['reason']}")
+        if not isinstance(error, UserError) and not asked.quiet:
+            traceback.print_exception(error)
+    else:
+        lines = made.lines
+        write_values(asked.results, cell.key, made.values)
+    _write(job, lines, asked)
+
+
+def _write(job: Job, lines: Sequence[Line], asked: Reproduce) -> None:
+    """The lines in every table that waits for them."""
+    for place in job.places:
+        where = {"table": place.table, "row": place.row}
+        placed = ({**where, **line, **where, "paper": _paper(place, line)} for line in lines)
+        append(asked.results / f"{place.table}.jsonl", placed)
+
+
+def _paper(place: Place, line: Line) -> float | None:
+    """What the paper reports for a line."""
+    rows = {row.name: row for row in TABLES[place.table].rows}
+    columns = {metric: column for column, metric in measures(rows[place.row]).items()} if place.row in rows else {}
+    column = columns.get(line["metric"])
+    return reported(place.table, rows[place.row], line["dataset"], column) if column else None
+
+
+def adopt(jobs: Sequence[Job], asked: Reproduce) -> None:
+    """Lines of finished cells also where another table had them made."""
+    everything = read_all(asked.results)
+    for job in jobs:
+        lines = everything.get(job.cell.key, {})
+        for place in job.places if state_of(job.cell, everything) == "finished" else ():
+            there = read(asked.results / f"{place.table}.jsonl").get(job.cell.key, {})
+            missing = [line for metric, line in lines.items() if metric not in there and metric != FAILED]
+            if missing:
+                _write(job._replace(places=(place,)), missing, asked)

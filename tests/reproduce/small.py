@@ -1,0 +1,22 @@
+"""`wingbar reproduce` on the embedded data, small enough for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SETTINGS = (
+    *("data.size=32", "data.stored=32", "data.batch=8", "data.images=24", "data.classes=3"),
+    *("method.queue=16", "method.dim=16", "synth.bank=16", "synth.kappa=0.2"),
+    *("decoder.name=tiny", "decoder.epochs=1", "run.save_minutes=0", "run.log_every=1"),
+)
+
+
+def command(
+    folder: Path, *words: str, tables: tuple[str, ...] = ("main",), settings: tuple[str, ...] = ()
+) -> list[str]:
+    """The words of the command, everything written below `folder`."""
+    return [
+        *("reproduce", *tables, "--data", "lookalike", "--encoder", "timm/test_resnet", "--weights", "random"),
+        *("--epochs", "4", "--probe-epochs", "2", "--device", "cpu", "--quiet"),
+        *("--out", str(folder / "runs"), "--results", str(folder / "results"), "--set", *SETTINGS, *settings, *words),
+    ]

@@ -1,0 +1,213 @@
+"""What a cell is: the same key for the same numbers, another one for others; what it will take; what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+from small import command
+
+from wingbar.bench.clock import Timing
+from wingbar.recipes import recipe_named
+from wingbar.reproduce import cells, cost
+from wingbar.reproduce.cells import Cell, find_splits, make_cell
+from wingbar.reproduce.making import recorded_seconds
+from wingbar.reproduce.numerics import CURVES
+from wingbar.reproduce.options import Reproduce
+from wingbar.reproduce.plan import make_plan
+from wingbar.reproduce.results import append, read, read_values, write_values
+from wingbar.reproduce.tables import FROZEN, TABLES, Row
+from wingbar.types import UserError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BENCH = Path(__file__).parents[2] / "docs" / "bench" / "h200-train.json"
+OURS, INITIAL = Row("Ours", "default"), Row("ResNet50", FROZEN)
+
+
+@pytest.fixture
+def asked(tmp_path) -> Reproduce:
+    return tyro.cli(Reproduce, args=command(tmp_path)[1:])
+
+
+def cell(asked: Reproduce, *, row: Row = OURS, seed: int = 0, settings: tuple[str, ...] = ()) -> Cell:
+    asked = replace(asked, set=(*asked.set, *settings))
+    return make_cell(row, "lookalike", seed, asked, find_splits("lookalike", asked))
+
+
+# --- the key ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["optim.lr=0.5", "synth.nu=0.1", "run.precision=fp32", "data.images=48"])
+def test_another_setting_is_another_cell(asked, setting):
+    other = cell(asked, settings=(setting,))
+    assert other.key != cell(asked).key and other.variant != cell(asked).variant
+    assert other.config.run.out != cell(asked).config.run.out
+
+
+@pytest.mark.parametrize(
+    "setting", ["data.workers=3", "run.log_every=7", "run.device=cuda:1", "data.cache=false", "run.save_minutes=5"]
+)
+def test_what_changes_no_number_changes_no_key(asked, setting):
+    assert cell(asked, settings=(setting,)).key == cell(asked).key
+
+
+def test_a_seed_is_another_cell_of_the_same_variant(asked):
+    assert cell(asked, seed=1).key != cell(asked).key
+    assert cell(asked, seed=1).variant == cell(asked).variant
+
+
+def test_a_row_is_known_by_its_settings_whatever_it_is_called(asked):
+    same = Row("0.5", "default", {"synth.nu": 0.5})
+    assert cell(asked, row=same).config == cell(asked).config and cell(asked, row=same).key == cell(asked).key
+
+
+def test_the_initialisation_depends_on_nothing_that_trains(asked):
+    initial = cell(asked, row=INITIAL)
+    assert initial.key == cell(asked, row=INITIAL, seed=3, settings=("optim.lr=9", "run.epochs=2")).key
+    assert initial.key != cell(asked, row=INITIAL, settings=("data.size=64",)).key
+
+
+def test_other_numerics_are_other_cells(asked, monkeypatch):
+    before = cell(asked).key
+    monkeypatch.setattr(cells, "NUMERICS", 0)
+    assert cell(asked).key != before
+
+
+def test_weights_are_known_by_their_content(asked, tmp_path):
+    def key(name: str, content: bytes) -> str:
+        (tmp_path / name).write_bytes(content)
+        return cell(replace(asked, weights=str(tmp_path / name))).key
+
+    assert key("a.pth", b"one") == key("b.pth", b"one") != key("c.pth", b"two")
+    with pytest.raises(UserError, match=r"missing\.pth does not exist"):
+        cell(replace(asked, weights=str(tmp_path / "missing.pth")))
+
+
+def test_the_users_settings_do_not_overrule_the_rows(asked):
+    row = Row("1.0", "default", {"synth.nu": 1.0})
+    assert cell(asked, row=row, settings=("synth.nu=0.3", "synth.alpha=2")).config.synth.nu == 1.0
+    assert cell(asked, row=row, settings=("synth.nu=0.3", "synth.alpha=2")).config.synth.alpha == 2.0
+
+
+def test_a_cell_that_two_tables_have_is_planned_once(asked):
+    jobs = make_plan(replace(asked, tables=("main", "nu")))
+    (shared,) = (job for job in jobs if len(job.places) == 2)
+    assert shared.places == (("main", "Ours"), ("nu", "0.5"))
+    assert len(jobs) == 3 + 4 - 1 and len({job.cell.config.run.out for job in jobs}) == len(jobs)
+
+
+def test_every_table_can_be_planned(asked):
+    for table, described in TABLES.items():
+        jobs = make_plan(replace(asked, tables=(table,)))
+        assert {job.places[0].row for job in jobs} == {row.name for row in described.rows if row.recipe != "not here"}
+
+
+def test_the_version_of_the_numerics_is_of_these_golden_curves():
+    """If this fails, curves have moved: raise NUMERICS in wingbar.reproduce.numerics, and record their hash there."""
+    curves = b"".join(path.read_bytes() for path in sorted(GOLDEN.glob("*.json")))
+    assert sha256(curves).hexdigest() == CURVES
+
+
+# --- what it will take -----------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_the_bench():
+    (figure,) = json.loads((Path(cost.__file__).parent / "speed.json").read_text())
+    bench = json.loads(BENCH.read_text())
+    measured = {row["name"]: row["images/s"] for row in bench["rows"] if "images/s" in row}
+    assert figure["gpu"] == bench["machine"]["gpu"] and figure["encoder"] == bench["options"]["encoder"]
+    assert figure["images/s"] == pytest.approx(measured, rel=1e-3)
+
+
+def on_an_h200(asked: Reproduce, recipe: str, monkeypatch) -> float:
+    """Estimated seconds for a recipe with the paper's settings on a data set of CUB's size."""
+    monkeypatch.setattr(cost, "gpu_name", lambda device: "NVIDIA H200")
+    birds = cell(asked, row=Row("", recipe))._replace(config=recipe_named(recipe))
+    return cost.remaining_seconds(birds._replace(splits=birds.splits._replace(images=5994)), {}, probe_epochs=100)
+
+
+def test_an_estimate_is_near_what_was_measured(asked, monkeypatch):
+    """docs/performance.md: CUB's 100 epochs take MoCo v2 145 s and the method 560 s, its decoder about 240 s before."""
+    probe = 5994 * 100 * 2 / (4046.8 * 4)
+    assert on_an_h200(asked, "moco", monkeypatch) == pytest.approx(148 + probe, rel=0.02)
+    whole = on_an_h200(asked, "default", monkeypatch)
+    assert 560 + 240 < whole < 1.4 * (560 + 240)
+
+
+def test_other_seeds_tell_best(asked, monkeypatch):
+    lines = {"x": {"gpu": None, "train_seconds": 100.0, "evaluate_seconds": 11.0}}
+    assert cost.remaining_seconds(cell(asked), lines, probe_epochs=2) == 111.0
+
+
+def test_an_unknown_machine_is_timed(asked, monkeypatch):
+    """4 images in 2 s at 14 passes each are 28 passes a second."""
+    cost._timed.cache_clear()
+    monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
+    passes = 24 * (4 * 1 + 14 * 4) + 24 * 2 * 2  # decoder, training, probe
+    assert cost.remaining_seconds(cell(asked), {}, probe_epochs=2) == pytest.approx(passes / 28)
+    cost._timed.cache_clear()
+
+
+def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
+    lines = {"x": {"gpu": None, "train_seconds": 60.0, "evaluate_seconds": 10.0}}
+    begun = cell(asked)
+    out = Path(begun.config.run.out)
+    out.mkdir(parents=True)
+    (out / "metrics.jsonl").write_text('{"stage": "train", "epoch": 2.0, "step": 10}\n{"stage": "tr')
+    # of 4 decoder passes and 4 epochs of 14, the decoder and two epochs are done: 32 of 60
+    assert cost.remaining_seconds(begun, lines, probe_epochs=2) == pytest.approx(60 * (1 - 32 / 60) + 10)
+
+
+def test_time_by_the_record_knows_no_pauses(asked, tmp_path):
+    lines = [
+        {"stage": "decoder", "step": 5, "images_per_s": 20.0},
+        {"stage": "train", "step": 4, "images_per_s": 8.0},
+        {"stage": "train", "step": 6, "images_per_s": 16.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert recorded_seconds(tmp_path, batch=8) == 5 * 8 / 20 + 4 * 8 / 8 + 2 * 8 / 16
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_many_writers_stay_whole(tmp_path):
+    path, text = tmp_path / "results" / "main.jsonl", "x" * 20_000
+
+    def write(writer: int) -> None:
+        for number in range(10):
+            append(path, [{"key": f"{writer}", "metric": f"{number}", "text": text}])
+
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(line["key"], line["metric"]) for line in lines} == {(f"{a}", f"{b}") for a in range(8) for b in range(10)}
+    assert len(lines) == 80 and all(line["text"] == text for line in lines)
+    assert [each.name for each in path.parent.iterdir()] == ["main.jsonl"]
+
+
+def test_a_half_line_harms_nobody_and_the_latest_counts(tmp_path):
+    path = tmp_path / "main.jsonl"
+    append(path, [{"key": "a", "metric": "mAP", "value": 1}])
+    with path.open("a") as file:
+        file.write('{"key": "a", "metric": "rank-1", "va')
+    append(path, [{"key": "a", "metric": "mAP", "value": 2}])
+    assert read(path) == {"a": {"mAP": {"key": "a", "metric": "mAP", "value": 2}}}
+    assert read(tmp_path / "none.jsonl") == {}
+
+
+def test_values_come_back_or_not_at_all(tmp_path):
+    hits = torch.tensor([True, False])
+    write_values(tmp_path, "a", {"rank-1": hits})
+    (found,) = read_values(tmp_path, ["a"], "rank-1")
+    assert torch.equal(found, hits)
+    assert read_values(tmp_path, ["a", "b"], "rank-1") == [] == read_values(tmp_path, ["a"], "mAP")

@@ -1,0 +1,195 @@
+"""Pictures of a report as the page needs them: numbers as they are, pixels as one sheet of tiles, a caption in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from wingbar.report.sheets import as_pixels, make_sheet
+from wingbar.show.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
+
+__all__ = ["attended_json", "flock_json", "ladder_json", "pairs_json", "ranking_json"]
+
+PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
+MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
+RAMP = ((0.05, 0.03, 0.25), (0.45, 0.10, 0.42), (0.86, 0.30, 0.22), (0.99, 0.70, 0.20), (0.99, 0.99, 0.75))
+
+
+def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
+    """Four tiles an image: image, rebuilt, twin, and their difference, dark where it is large."""
+    largest = pairs.change.max().clamp_min(1e-6).item()
+    difference = 255 - as_pixels(pairs.change / largest)[:, None].expand(-1, 3, -1, -1)
+    rebuilt, twin = (_at_size_of(pairs.image, pixels) for pixels in (pairs.rebuilt, pairs.twin))
+    tiles = torch.stack([pairs.image, rebuilt, twin, _at_size_of(pairs.image, difference)], dim=1)
+    return {
+        "encoder": encoder,
+        "names": pairs.names,
+        "psnr": pairs.psnr,
+        "perturbed": pairs.perturbed,
+        "change": pairs.change.mean(dim=(1, 2)),
+        "sheet": make_sheet(tiles.flatten(0, 1), side=PICTURE),
+        "caption": (
+            f"{_count(len(pairs.names), 'image')}: what the decoder rebuilds from its feature, and the twin that it makes "
+            f"of the perturbed feature. PSNR of the rebuilt image {_span(pairs.psnr, ' dB')}; share of dimensions that "
+            f"are perturbed {_span(100 * pairs.perturbed, ' %')}. The difference is |twin − rebuilt|, black where it is "
+            f"{largest:.2g} of the full range."
+        ),
+    }
+
+
+def ladder_json(encoder: str, ladder: Ladder) -> dict[str, Any]:
+    """The rebuilt image, then its twin at every step."""
+    tiles = torch.cat([ladder.rebuilt[:, None], ladder.twins], dim=1)
+    means = ladder.change.mean(dim=0).tolist()
+    steps = ", ".join(f"{step}: {mean:.3f}" for step, mean in zip(ladder.steps, means, strict=True))
+    return {
+        "encoder": encoder,
+        "kind": ladder.kind,
+        "steps": ladder.steps,
+        "change": ladder.change,
+        "sheet": make_sheet(tiles.flatten(0, 1), side=PICTURE),
+        "caption": (
+            f"Twins of {_count(len(ladder.rebuilt), 'image')} by {ladder.kind}, the same noise drawn for all. "
+            f"Mean |twin − rebuilt| from 0 to 1: {steps}."
+        ),
+    }
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def attended_json(attended: Attended) -> dict[str, Any]:
+    """The image, then every encoder's map over it."""
+    maps = torch.stack([overlay(attended.image, cam) for cam in attended.cam], dim=1)
+    tiles = torch.cat([attended.image[:, None], maps], dim=1)
+    if attended.outline is not None:
+        tiles = torch.where(_border(attended.outline)[:, None, None] > 0, torch.tensor(255, dtype=torch.uint8), tiles)
+    return {
+        "names": attended.names,
+        "encoders": attended.encoders,
+        "kind": attended.kind,
+        "energy": attended.energy,
+        "area": attended.area,
+        "sheet": make_sheet(tiles.flatten(0, 1), side=PICTURE),
+        "caption": _attended_caption(attended),
+    }
+
+
+def _attended_caption(attended: Attended) -> str:
+    what = {
+        "likeness": "what makes an image alike to its nearest neighbour",
+        "distinctness": "what sets an image apart from all others",
+    }
+    said = f"Class-free Grad-CAM of {_count(len(attended.names), 'image')}: {what[attended.kind]}, bright where it matters."
+    if attended.energy is None or attended.area is None:
+        return said + " Nobody has marked where in these images the thing is, so there is no score."
+    means = attended.energy.mean(dim=1).tolist()
+    shares = ", ".join(f"{name} {100 * mean:.0f} %" for name, mean in zip(attended.encoders, means, strict=True))
+    chance = 100 * attended.area.mean().item()
+    return f"{said} Energy inside the white outline, mean of these images: {shares}; its area, which is chance, {chance:.0f} %."
+
+
+def overlay(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n 3 h w"]:
+    """The map in colour over the image in grey, stronger where the map is higher."""
+    grey = (image.float() / 255).mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+    strength = 0.35 + 0.45 * cam[:, None]
+    return as_pixels((1 - strength) * grey + strength * _heat(cam))
+
+
+def _heat(cam: Float[Tensor, "n h w"]) -> Float[Tensor, "n 3 h w"]:
+    """From dark violet through orange to pale yellow, brighter at every step: readable without colours, too."""
+    ramp = torch.tensor(RAMP)
+    place = cam.clamp(0, 1) * (len(ramp) - 1)
+    below = place.long().clamp(max=len(ramp) - 2)
+    share = (place - below)[..., None]
+    return ((1 - share) * ramp[below] + share * ramp[below + 1]).permute(0, 3, 1, 2)
+
+
+def _border(outline: Float[Tensor, "n h w"]) -> Float[Tensor, "n h w"]:
+    """1 on a thin line around what is inside."""
+    inside = (outline > 0.5).float()[:, None]
+    width = max(1, outline.shape[-1] // 80)
+    grown = F.max_pool2d(inside, 2 * width + 1, stride=1, padding=width)
+    return (grown - inside)[:, 0]
+
+
+# --- neighbours and map ----------------------------------------------------------------------------------------------
+
+
+def ranking_json(ranking: Ranking) -> dict[str, Any]:
+    """A query, then every encoder's nearest images."""
+    tiles = torch.cat([ranking.query[:, None], *(found.nearest for found in ranking.found)], dim=1)
+    return {
+        "labels": ranking.labels,
+        "found": [_neighbourhood_json(found) for found in ranking.found],
+        "sheet": make_sheet(tiles.flatten(0, 1), side=SMALL),
+        "caption": _ranking_caption(ranking),
+    }
+
+
+def _neighbourhood_json(found: Neighbourhood) -> dict[str, Any]:
+    return {"encoder": found.encoder, "labels": found.labels, "right": found.right, "similarity": found.similarity}
+
+
+def _ranking_caption(ranking: Ranking) -> str:
+    said = f"{_count(len(ranking.labels), 'query', 'queries')} and the nearest other images by cosine"
+    if any(found.right is None for found in ranking.found):
+        return f"{said}. Without labels nobody knows which are right."
+    shares = [
+        f"{found.encoder} {100 * found.right.double().mean():.0f} %" for found in ranking.found if found.right is not None
+    ]
+    return (
+        f"{said}, queries of the most confusable classes first, so this is the hard end of the data. "
+        f"Right among those shown: {', '.join(shares)}."
+    )
+
+
+def flock_json(flock: Flock) -> dict[str, Any]:
+    """Places, classes and a small picture of every point; of too many points, some."""
+    rows = _sample(len(flock.places))
+    sampled = "all of them" if len(rows) == flock.of else f"{len(rows):,} of {flock.of:,}, drawn at random"
+    return {
+        "encoder": flock.encoder,
+        "how": flock.how,
+        "places": [[_short(x), _short(y)] for x, y in flock.places[rows].tolist()],
+        "label": None if flock.label is None else flock.label[rows],
+        "classes": flock.classes,
+        "of": flock.of,
+        "sheet": make_sheet(flock.thumbnail[rows], side=TINY),
+        "caption": f"Features of {flock.of:,} images in two dimensions by {flock.how}; shown are {sampled}.",
+    }
+
+
+def _sample(count: int) -> Int[Tensor, " m"]:
+    """All rows, or as many as a page bears: the same ones every time, in their order."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[:MOST_POINTS].sort().values
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _span(values: Float[Tensor, " n"], unit: str) -> str:
+    """Mean, least and most."""
+    return f"{values.mean():.1f}{unit} on average ({values.min():.1f} to {values.max():.1f})"
+
+
+def _at_size_of(image: Tensor, other: UInt8[Tensor, "n 3 _ _"]) -> UInt8[Tensor, "n 3 h w"]:
+    """Rebuilt images may be smaller than the images they show."""
+    if other.shape == image.shape:
+        return other
+    return F.interpolate(other.float(), image.shape[-2:], mode="nearest").to(torch.uint8)
+
+

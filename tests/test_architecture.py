@@ -20,6 +20,8 @@ LAYERS = (
     {"recipes"},
     {"runfolder", "watch"},
     {"runs", "doctor", "exam"},
+    {"gallery"},
+    {"report"},
     {"trial", "bench"},
     {"cli"},
     {"__main__"},

@@ -25,6 +25,7 @@ from wingbar.data.cache import cache_root, readable_size
 from wingbar.data.upkeep import Kept, clear, entries, features_size
 from wingbar.doctor.command import data
 from wingbar.exam.command import evaluate
+from wingbar.gallery.command import show
 from wingbar.machine import keep_memory
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.runs import Result, resume, run
@@ -136,6 +137,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "resume": _resume,
     "evaluate": evaluate,
+    "show": show,
     "bench": bench,
     "cache": _cache,
     "data": data,

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from wingbar.build import Stage, build_method, build_stages
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
@@ -29,7 +31,7 @@ from wingbar.types import Output, UserError
 from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
-__all__ = ["Result", "fit", "resume", "run"]
+__all__ = ["Result", "fit", "load_method", "resume", "run"]
 
 
 class Result(NamedTuple):
@@ -107,6 +109,19 @@ def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
     checkpoint.restore(state, method, stage.optimizers)
     trim_record(out / "metrics.jsonl", position.stage, position.step)
     return position
+
+
+def load_method(out: Path) -> Any:
+    """The method of a run as its checkpoint holds it, with decoder, heads and banks, in evaluation mode on the CPU."""
+    path = out / "checkpoint.pt"
+    if not path.exists():
+        raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
+    config = from_json((out / "config.json").read_text(encoding="utf-8"))
+    own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(own)
+    method.load_state_dict(checkpoint.read(path)[1]["method"])
+    return method.eval()
 
 
 # --- a stage ---------------------------------------------------------------------------------------------------------

@@ -22,14 +22,16 @@ from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.intervals import mcnemar
+from wingbar.evaluate.pairs import make_pairs
 from wingbar.evaluate.scores import Score, score_features
 from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import is_run
 from wingbar.runs import run
 from wingbar.settings import changed, check_limits, from_json
-from wingbar.show.pairs import make_pairs, pairs_picture
-from wingbar.show.pictures import grid
+from wingbar.show.cells import Cell, draw_cells
+from wingbar.show.pairs import draw_pairs
+from wingbar.show.style import save
 from wingbar.train.progress import Bar
 from wingbar.types import UserError
 
@@ -154,13 +156,14 @@ def _show_birds(store: Store, classes: int, path: Path) -> None:
     assert store.labels is not None
     names = Lookalike(classes=classes).names[:8]
     rows = [store.images[torch.where(store.labels == label)[0][:8]] for label in range(len(names))]
-    grid(rows, names=names, cell=store.images.shape[-1]).save(path)
+    save(draw_cells([list(map(Cell, row)) for row in rows], names=names, side=0.8), path.with_suffix(""), ("png",))
 
 
 def _show_pairs(config: Config, method: Any, store: Store, path: Path) -> None:
     few = changed(config, {"data.batch": min(config.data.batch, len(store.images))})
     (batch,) = build_stages(few, method, store, choose_device(config.run.device))[-1].batches(0)
-    pairs_picture(make_pairs(method, batch)).save(path)
+    pairs = make_pairs(method, batch, [f"no. {row}" for row in batch.index[:6].tolist()])
+    save(draw_pairs(pairs, note="Test images, which the run never saw."), path.with_suffix(""), ("png",))
 
 
 def _results(story: Try, scores: dict[str, dict[str, Score]], seconds: float) -> dict[str, Any]:

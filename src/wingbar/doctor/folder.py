@@ -12,14 +12,15 @@ from PIL import Image
 from wingbar.data.census import picture
 from wingbar.data.listing import Listing
 from wingbar.doctor.report import RELATIONS, Entry, Pair, Report, to_json
-from wingbar.show.twins import Cell, contact_sheet
+from wingbar.show.style import save
+from wingbar.show.twins import Match, contact_sheet
 from wingbar.types import UserError
 
 __all__ = ["check_folder", "write"]
 
 FILES = ("report.json", "pairs.png")
 SHOWN = 24  # pairs on the contact sheet
-INKS = ((176, 42, 36), (196, 110, 20), (150, 120, 20), (90, 96, 104))  # of the relations, the worst reddest
+INKS = ("#b02a24", "#b86412", "#857014", "#5a6068")  # of the relations, the worst reddest
 
 
 def check_folder(out: Path, path: str) -> None:
@@ -55,14 +56,12 @@ def write(report: Report, listings: Mapping[str, Listing], out: Path) -> None:
     partial.replace(out / "report.json")
     (out / "pairs.png").unlink(missing_ok=True)
     if report.pairs:
-        sheet = contact_sheet(_cells(report.pairs[:SHOWN], listings))
-        sheet.save(partial, format="PNG")
-        partial.replace(out / "pairs.png")
+        save(contact_sheet(_matches(report.pairs[:SHOWN], listings)), out / "pairs", ("png",))
 
 
-def _cells(pairs: Sequence[Pair], listings: Mapping[str, Listing]) -> list[Cell]:
+def _matches(pairs: Sequence[Pair], listings: Mapping[str, Listing]) -> list[Match]:
     return [
-        Cell(
+        Match(
             title=_title(pair),
             ink=INKS[RELATIONS.index(pair.relation)],
             pictures=(_picture(pair.first, listings), _picture(pair.second, listings)),

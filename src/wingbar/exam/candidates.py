@@ -1,9 +1,9 @@
-"""Whom to examine: runs, weights files and named models, as something that can be loaded."""
+"""Whom to examine, and on what: runs, weights files and named models, as something that can be loaded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,12 +12,13 @@ import torch
 
 from wingbar.config import Config
 from wingbar.encoder import Encoder
+from wingbar.exam.options import Data
 from wingbar.runfolder import is_run
-from wingbar.settings import from_json
+from wingbar.settings import changed, check_limits, from_json
 from wingbar.types import UserError
 from wingbar.weights import FILE_ENDINGS, encoder_with_weights, image_size, load_encoder
 
-__all__ = ["Candidate", "find_candidate"]
+__all__ = ["Candidate", "data_of", "find_candidate"]
 
 SIZE = 224  # of images, where nobody says otherwise
 
@@ -53,6 +54,18 @@ def find_candidate(what: str, *, encoder: str = "", weights: str = "", seed: int
         )
     frozen = partial(_named, what, weights, seed)
     return Candidate(what, frozen, frozen, SIZE)
+
+
+def data_of(candidates: Sequence[Candidate], given: Data) -> Config:
+    """A config with the data set of the first run, or the default's, with what was said otherwise."""
+    of_run = next((candidate.config for candidate in candidates if candidate.config), None)
+    if of_run is None and given.root is None:
+        raise UserError("a model that is no run has no data set of its own; give one with --data.root and --data.name")
+    said = {f"data.{name}": value for name, value in vars(given).items() if value is not None}
+    another = given.root is not None or given.name is not None
+    config = changed(of_run or Config(), ({"data.options": ()} if another else {}) | said)
+    check_limits(config)
+    return config
 
 
 def _run(what: str, folder: Path) -> Candidate:

@@ -10,10 +10,9 @@ import torch
 import tyro
 from rich.console import Console
 
-from wingbar.config import Config
 from wingbar.data.listing import known
 from wingbar.evaluate.scores import Score
-from wingbar.exam.candidates import Candidate, find_candidate
+from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.options import Evaluate
 from wingbar.exam.protocols import ON_REQUEST, PROTOCOLS
 from wingbar.exam.record import write_result
@@ -21,7 +20,6 @@ from wingbar.exam.splits import open_splits
 from wingbar.exam.subject import Setting, Subject, check_candidate
 from wingbar.exam.table import Row, tell
 from wingbar.machine import choose_device
-from wingbar.settings import changed, check_limits
 from wingbar.types import UserError
 
 __all__ = ["Examined", "evaluate", "examine"]
@@ -45,7 +43,7 @@ def evaluate(arguments: Sequence[str]) -> None:
 def examine(asked: Evaluate) -> Examined:
     """Every encoder on every protocol; each result is on the disk as soon as it is there."""
     protocols, candidates = _protocols(asked.protocols), _candidates(asked)
-    config, out = _data(asked, candidates), _out(asked, candidates)
+    config, out = data_of(candidates, asked.data), _out(asked, candidates)
     setting = _setting(asked, choose_device(asked.device))
     for candidate in candidates:
         check_candidate(candidate, setting)  # before images are decoded for nothing
@@ -76,18 +74,6 @@ def _candidates(asked: Evaluate) -> list[Candidate]:
         raise UserError("nothing to evaluate; give a run's folder, a weights file, or a model's name with --weights")
     options: dict[str, Any] = {"encoder": asked.encoder, "weights": asked.weights, "seed": asked.seed}
     return [find_candidate(what, **options) for what in dict.fromkeys(asked.what)]
-
-
-def _data(asked: Evaluate, candidates: Sequence[Candidate]) -> Config:
-    """The data set of the first run, or the default's, with what was said otherwise."""
-    of_run = next((candidate.config for candidate in candidates if candidate.config), None)
-    if of_run is None and asked.data.root is None:
-        raise UserError("a model that is no run has no data set of its own; give one with --data.root and --data.name")
-    given = {f"data.{name}": value for name, value in vars(asked.data).items() if value is not None}
-    another = asked.data.root is not None or asked.data.name is not None
-    config = changed(of_run or Config(), ({"data.options": ()} if another else {}) | given)
-    check_limits(config)
-    return config
 
 
 def _out(asked: Evaluate, candidates: Sequence[Candidate]) -> Path:

@@ -15,7 +15,7 @@ from wingbar.exam.candidates import Candidate
 from wingbar.runfolder import FREE
 from wingbar.settings import to_json
 
-__all__ = ["Difference", "compare", "over_seeds", "twins"]
+__all__ = ["Difference", "but", "compare", "over_seeds", "twins"]
 
 
 class Difference(NamedTuple):
@@ -47,15 +47,16 @@ def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
     groups: dict[str, dict[int, int]] = {}
     for place, candidate in enumerate(candidates):
         if candidate.config is not None:
-            of_seed = groups.setdefault(candidate.recipe + _but_seed(candidate.config), {})
+            of_seed = groups.setdefault(candidate.recipe + but(candidate.config, "run.seed"), {})
             of_seed.setdefault(candidate.config.run.seed, place)
     return [list(of_seed.values()) for of_seed in groups.values() if len(of_seed) > 1]
 
 
-def _but_seed(config: Config) -> str:
+def but(config: Config, *settings: str) -> str:
+    """Everything that decides a run's result but these settings, as text to compare."""
     parts = json.loads(to_json(config))
     named = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    return json.dumps({name: value for name, value in sorted(named.items()) if name not in FREE | {"run.seed"}})
+    return json.dumps({name: value for name, value in sorted(named.items()) if name not in FREE | set(settings)})
 
 
 def over_seeds(scores: Sequence[Mapping[str, Score]]) -> dict[str, Interval]:

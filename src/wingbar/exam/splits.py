@@ -1,4 +1,4 @@
-"""The labelled images that encoders are compared on: found and checked first, then decoded."""
+"""The images that encoders are compared on: found and checked first, then decoded."""
 
 from __future__ import annotations
 
@@ -21,22 +21,34 @@ from wingbar.data.store import Store
 from wingbar.images import find_source, open_source
 from wingbar.types import UserError
 
-__all__ = ["Split", "open_splits"]
+__all__ = ["Side", "Split", "open_split", "open_splits"]
 
 Side = Literal["train", "test"]
 
 
 class Split(NamedTuple):
-    """One side of a labelled data set; row i is the same image in every field."""
+    """One side of a data set; row i is the same image in every field."""
 
     store: Store  # placed for the device
-    labels: Int[Tensor, " n"]
-    classes: tuple[str, ...]
+    labels: Int[Tensor, " n"]  # −1 where nobody knows them
+    classes: tuple[str, ...]  # names, in label order
     digest: str  # names the split, as in metric lines
     content: str  # names the stored pixels
     source: Source  # what it was read from; lookalike can draw its masks anew
     boxes: Float[Tensor, "n 4"] | None = None
     parts: Float[Tensor, "n parts 3"] | None = None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether anybody knows the classes."""
+        return bool((self.labels >= 0).all())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the images: as their files are called, or their numbers where there are none."""
+        if isinstance(self.source, Lookalike):
+            return tuple(f"no. {row}" for row in range(len(self.source)))
+        return self.source.names
 
     @property
     def annotated(self) -> bool:
@@ -47,7 +59,7 @@ class Split(NamedTuple):
 def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
     """Train and test of the config's data set; what is wrong with either is said before any image is decoded."""
     train, test = (_checked(find_source(config, side), side) for side in ("train", "test"))
-    return _open(config, train, device, quiet=quiet), _open(config, test, device, quiet=quiet)
+    return open_split(config, train, device, quiet=quiet), open_split(config, test, device, quiet=quiet)
 
 
 def _checked(source: Source, side: str) -> Source:
@@ -63,17 +75,18 @@ def _checked(source: Source, side: str) -> Source:
     return source
 
 
-def _open(config: Config, source: Source, device: torch.device, *, quiet: bool) -> Split:
+def open_split(config: Config, source: Source, device: torch.device, *, quiet: bool = False) -> Split:
+    """The images of a source, labelled or not."""
     store = open_source(config, source, quiet=quiet)
     _check_readable(config, store)
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
-    assert store.labels is not None  # checked above; lookalike knows them
+    labels = torch.full((len(store.images),), -1) if store.labels is None else store.labels
     if isinstance(source, Lookalike):
         name = sha256(repr(source).encode()).hexdigest()[:12]
-        return Split(placed, store.labels, source.names, name, repr(source), source)
+        return Split(placed, labels, source.names, name, repr(source), source)
     listing = _readable(source, store)
     content = _content(listing, side=config.data.stored)
-    return Split(placed, store.labels, listing.classes, source.digest, content, listing, listing.boxes, listing.parts)
+    return Split(placed, labels, listing.classes, source.digest, content, listing, listing.boxes, listing.parts)
 
 
 def _check_readable(config: Config, store: Store) -> None:

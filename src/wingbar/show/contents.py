@@ -87,6 +87,7 @@ class Panel(NamedTuple):
     y_label: str
     curves: list[Curve]
     log_x: bool = False
+    listed_x: bool = False  # the values of x, infinity too, at equal distances, as in a table
 
 
 class Neighbourhood(NamedTuple):
@@ -111,9 +112,10 @@ class Flock(NamedTuple):
     """A map of features in two dimensions."""
 
     encoder: str
-    how: str  # "PCA", "UMAP", "t-SNE"
+    how: str  # "PCA, 31 % of the variance", "UMAP", "t-SNE"
     places: Float[Tensor, "n 2"]
     label: Int[Tensor, " n"] | None  # into classes
     classes: list[str]
     thumbnail: UInt8[Tensor, "n 3 s s"]
     of: int  # images the sample of n was drawn from
+    marked: tuple[int, ...] = ()  # classes in colour: the most alike to the encoder

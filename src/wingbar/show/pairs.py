@@ -1,49 +1,56 @@
-"""Image, rebuilt image, twin, and what changed between the two: the paper's figure of generated pairs."""
+"""Image, rebuilt image, twin and what changed between the two: the paper's figure of generated pairs."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
-from jaxtyping import Float
-from PIL import Image
-from torch import Tensor
+from wingbar.show.cells import Cell, Scale, coloured, draw_cells
+from wingbar.show.contents import Ladder, Pairs
+from wingbar.show.style import LIGHT, Style
 
-from wingbar.decoder import at_size_of
-from wingbar.show.pictures import grid, to_bytes
-from wingbar.types import Batch
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-__all__ = ["Pairs", "make_pairs", "pairs_picture"]
-
-CAPTIONS = ("image", "rebuilt", "twin", "difference")
+__all__ = ["draw_ladder", "draw_pairs"]
 
 
-class Pairs(NamedTuple):
-    """Normalised images, one row each."""
-
-    image: Float[Tensor, "n 3 h w"]
-    rebuilt: Float[Tensor, "n 3 h w"]
-    twin: Float[Tensor, "n 3 h w"]
-
-
-@torch.no_grad()
-def make_pairs(method: Any, batch: Batch) -> Pairs:
-    """What a SynthPairs method would learn from, in evaluation mode."""
-    training = method.training
-    method.eval()
-    feature = method.encoder(batch.image).vector
-    perturbed = method.perturb(feature, method.importances(feature, batch), batch.seed)
-    pairs = Pairs(batch.image, method.decoder(feature), method.twin(perturbed))
-    method.train(training)
-    return pairs
+def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A row per image; all differences share one scale, which ends at the largest."""
+    most = max(pairs.change.max().item(), 1e-6)
+    rows = [
+        [
+            Cell(pairs.image[row], name),
+            Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
+            Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
+            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3f}"),
+        ]
+        for row, name in enumerate(pairs.names)
+    ]
+    heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
+    scale = Scale(style.heat, "0", f"{most:.3f}")
+    return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
 
 
-def pairs_picture(pairs: Pairs, *, rows: int = 6, cell: int = 128) -> Image.Image:
-    """The first `rows` pairs; the difference is |twin − rebuilt| as grey, stretched to the largest in the picture."""
-    image, rebuilt, twin = (tensor[:rows] for tensor in pairs)
-    change = (twin - rebuilt).abs().mean(dim=1, keepdim=True).float().cpu()
-    difference = (change / change.max().clamp_min(1e-6) * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
-    columns = torch.stack(
-        [to_bytes(at_size_of(rebuilt, image)), to_bytes(rebuilt), to_bytes(twin), 255 - difference], dim=1
-    )
-    return grid(list(columns), captions=CAPTIONS, cell=cell)
+def draw_ladder(ladder: Ladder, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A row per image: rebuilt, then its twins, the mean change of pixels under each."""
+    rows = [
+        [
+            Cell(rebuilt),
+            *(Cell(twin, f"{moved:.4f}") for twin, moved in zip(twins, change.tolist(), strict=True)),
+        ]
+        for rebuilt, twins, change in zip(ladder.rebuilt, ladder.twins, ladder.change, strict=True)
+    ]
+    unit = "ε " if ladder.kind == "noise scale" else ""
+    heads = ("rebuilt", *(f"{unit}{step}" for step in ladder.steps))
+    return draw_cells(rows, style, title=title, heads=heads, note=note, side=1.0)
+
+
+def _percent(share: float) -> str:
+    """A share in per cent; what is not quite all or nothing does not look so.
+
+    >>> _percent(0.9995), _percent(1.0), _percent(0.31)
+    ('99.9 %', '100 %', '31 %')
+    """
+    percent = 100 * share
+    near = 0 < percent < 1 or 99 < percent < 100
+    return f"{min(percent, 99.9):.1f} %" if near else f"{percent:.0f} %"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wingbar.types import Output
 
-__all__ = ["NonFiniteLoss", "Recorder", "trim_record"]
+__all__ = ["NonFiniteLoss", "Recorder", "read_lines", "trim_record"]
 
 REMEDIES = {
     "base": "lower optim.lr, raise method.temperature, or use run.precision fp32",
@@ -88,12 +88,16 @@ class Recorder:
         self.since = time.perf_counter()
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a record, without one that is being written, or that a killed run has left half written."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
 def trim_record(path: Path, stage: str, step: int) -> None:
     """Drop the lines a killed run wrote after its last checkpoint: they will be written again."""
     if not path.exists():
         return
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    kept = [line for line in lines if line["stage"] != stage or line["step"] <= step]
+    kept = [line for line in read_lines(path) if line["stage"] != stage or line["step"] <= step]
     if stage != "train":  # a later stage cannot have begun
         kept = [line for line in kept if line["stage"] == stage]
     path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")

@@ -1,0 +1,123 @@
+"""A score over the value of one setting, from runs that differ in nothing else, beside the paper's points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wingbar.evaluate.intervals import Interval, over_repeats
+from wingbar.exam.compare import but
+from wingbar.gallery.curves import Chronicle, check_same_data, read_chronicle
+from wingbar.show.contents import Curve, Panel
+from wingbar.train.record import read_lines
+from wingbar.types import UserError
+from wingbar.weights import load_encoder, weights_hash
+
+__all__ = ["ABLATED", "gather_ablations"]
+
+ABLATED = {  # setting → as the paper writes it
+    "synth.alpha": "α, weight of reconstruction",
+    "synth.nu": "ν, weight of pairs",
+    "synth.kappa": "κ, threshold of spread",
+    "synth.eps_g": "ε of Grad-CAM",
+    "synth.eps_var": "ε of low variance",
+}
+METRICS = ("linear", "kNN", "rank-1", "mAP")  # the first that all runs have
+HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, beside the encoder
+
+
+class Scored(NamedTuple):
+    """A run and its scores."""
+
+    chronicle: Chronicle
+    scores: Mapping[str, Interval]
+
+    def value(self, setting: str) -> float:
+        """Of one of its settings."""
+        part, _, name = setting.partition(".")
+        return float(getattr(getattr(self.chronicle.config, part), name))
+
+
+def gather_ablations(
+    folders: Sequence[Path], *, paper: Mapping[str, Sequence[Curve]] | None = None, metric: str = ""
+) -> list[Panel]:
+    """A panel for each of the paper's settings in which evaluated runs differ; `paper` has its points, by setting."""
+    chronicles = [read_chronicle(folder) for folder in dict.fromkeys(folders)]
+    check_same_data(chronicles)
+    scored = _scored(chronicles)
+    chosen = metric or next((name for name in METRICS if all(name in one.scores for one in scored)), "")
+    if scored and (not chosen or any(chosen not in one.scores for one in scored)):
+        raise UserError(f"not all runs were scored by {chosen or 'one protocol'}; evaluate all of them alike first")
+    drawn = [_panel(setting, chosen, scored, (paper or {}).get(setting, ())) for setting in ABLATED]
+    return [panel for panel in drawn if panel.curves]
+
+
+def _panel(setting: str, metric: str, scored: Sequence[Scored], paper: Sequence[Curve]) -> Panel:
+    groups = [group for group in _groups(setting, scored) if len({one.value(setting) for one in group}) > 1]
+    curves = [_curve(setting, metric, group) for group in groups]
+    if len(curves) == 1:
+        curves = [curves[0]._replace(name="ours")]
+    return Panel(ABLATED[setting], setting, f"{metric}, %", [*curves, *paper] if curves else [], listed_x=True)
+
+
+def _groups(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
+    """Runs that differ in this setting and in their seed only."""
+    groups: dict[str, list[Scored]] = {}
+    for one in scored:
+        groups.setdefault(but(one.chronicle.config, "run.seed", setting), []).append(one)
+    yield from groups.values()
+
+
+def _curve(setting: str, metric: str, group: Sequence[Scored]) -> Curve:
+    """The mean over seeds with its interval; of a single run the interval over test images."""
+    values: dict[float, dict[int, Interval]] = {}
+    for one in sorted(group, key=lambda one: one.value(setting)):
+        values.setdefault(one.value(setting), {})[one.chronicle.config.run.seed] = one.scores[metric]
+    spans = [_span(list(of_seed.values())) for of_seed in values.values()]
+    y, low, high = ([100 * getattr(span, part) for span in spans] for part in Interval._fields)
+    return Curve(f"ours, like {group[0].chronicle.folder.resolve().name}", list(values), y, low, high)
+
+
+def _span(scores: Sequence[Interval]) -> Interval:
+    return scores[0] if len(scores) == 1 else over_repeats([score.value for score in scores])
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def _scored(chronicles: Sequence[Chronicle]) -> list[Scored]:
+    """The runs that were evaluated, all in the same way, with their latest scores."""
+    lines = [line for chronicle in chronicles for line in _evaluated(chronicle.folder)]
+    scored, ways = [], set[str]()
+    for chronicle, own in ((chronicle, _own(chronicle, lines)) for chronicle in chronicles):
+        if own:
+            way = _way(own[-1])
+            same = [line for line in own if _way(line) == way]
+            found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
+            scored.append(Scored(chronicle, found))
+            ways.add(way)
+    if len(ways) > 1:
+        raise UserError(
+            f"these runs were not evaluated alike ({', '.join(HOW)} must be the same); evaluate them in one command"
+        )
+    return scored
+
+
+def _way(line: Mapping[str, Any]) -> str:
+    return str([line[part] for part in HOW])
+
+
+def _evaluated(folder: Path) -> list[dict[str, Any]]:
+    """Scores in a run's folder; they may be of other encoders, too."""
+    record = folder / "evaluation" / "metrics.jsonl"
+    return [line for line in (read_lines(record) if record.exists() else []) if "low" in line]
+
+
+def _own(chronicle: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines about this run's encoder, oldest first."""
+    path = chronicle.folder / "encoder.safetensors"
+    if not lines or not path.exists():
+        return []
+    weights = weights_hash(load_encoder(path))
+    return sorted((line for line in lines if line["weights"] == weights), key=lambda line: float(line["time"]))

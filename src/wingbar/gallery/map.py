@@ -1,0 +1,107 @@
+"""Features in two dimensions: by principal components, or by a neighbour map if one is installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from wingbar.exam.subject import Subject
+from wingbar.gallery.classes import likest_classes
+from wingbar.losses import unit_length
+from wingbar.show.contents import Flock
+from wingbar.show.pictures import to_bytes
+from wingbar.types import UserError
+
+__all__ = ["PROJECTIONS", "Projected", "gather_flock", "pca"]
+
+FEWEST = 3  # points: fewer have no shape
+COLOURS = 6  # classes that can be told apart at a glance
+SIDE = 48  # pixels of a thumbnail
+CHUNK = 256  # images read at once
+
+
+class Projected(NamedTuple):
+    """Features as places."""
+
+    places: Float[Tensor, "n 2"]
+    how: str
+
+
+def gather_flock(subject: Subject, name: str, *, how: str = "pca", points: int = 2000, seed: int = 0) -> Flock:
+    """A map of the subject's test features, or of a random sample where there are more than `points`."""
+    split = subject.test
+    if min(len(split.labels), points) < FEWEST:
+        raise UserError(f"a map needs {FEWEST} images or more; there are {len(split.labels)}, and {points} are asked for")
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
+    rows = order[:points].sort().values
+    features = unit_length(subject.features(split).cpu()[rows].double())
+    projected = PROJECTIONS[how](features, seed)
+    labels = split.labels[rows] if split.labelled else None
+    return Flock(
+        encoder=name,
+        how=projected.how,
+        places=projected.places,
+        label=labels,
+        classes=list(split.classes),
+        thumbnail=_thumbnails(subject, rows),
+        of=len(split.labels),
+        marked=_marked(features, labels),
+    )
+
+
+def _marked(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"] | None) -> tuple[int, ...]:
+    """Classes worth a colour: all of a few, else those the encoder finds most alike."""
+    return () if labels is None else tuple(likest_classes(features, labels, count=COLOURS))
+
+
+def _thumbnails(subject: Subject, rows: Int[Tensor, " n"]) -> UInt8[Tensor, "n 3 s s"]:
+    """As the encoder sees the images, but small."""
+    store, found = subject.test.store, []
+    for few in rows.split(CHUNK):
+        there = few.to(store.aspect.device)
+        images = subject.prepare(store.images[there if isinstance(store.images, Tensor) else few], store.aspect[there])
+        found.append(to_bytes(functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear", antialias=True)))
+    return torch.cat(found)
+
+
+# --- projections -----------------------------------------------------------------------------------------------------
+
+
+def pca(features: Float[Tensor, "n dim"], seed: int = 0) -> Projected:
+    """The two principal components; each points to where its largest loading is positive, so nothing is left to chance."""
+    centred = features.double() - features.double().mean(dim=0)
+    variance, axes = torch.linalg.eigh(centred.T @ centred)
+    axes = axes[:, -2:].flip(1)
+    largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))
+    share = variance[-2:].sum() / variance.sum().clamp_min(torch.finfo(variance.dtype).tiny)
+    return Projected((centred @ (axes * largest.sign())).float(), f"PCA, {100 * share.item():.0f} % of the variance")
+
+
+def _umap(features: Float[Tensor, "n dim"], seed: int) -> Projected:
+    library = _library("umap", "umap-learn")
+    neighbours = min(15, len(features) - 1)
+    mapper = library.UMAP(n_neighbors=neighbours, metric="cosine", random_state=seed, n_jobs=1)
+    return Projected(torch.as_tensor(mapper.fit_transform(features.float().numpy())).float(), "UMAP")
+
+
+def _tsne(features: Float[Tensor, "n dim"], seed: int) -> Projected:
+    library = _library("openTSNE", "openTSNE")
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    mapper = library.TSNE(perplexity=perplexity, metric="cosine", random_state=seed, n_jobs=1)
+    return Projected(torch.as_tensor(mapper.fit(features.float().numpy())[:]).float(), "t-SNE")
+
+
+PROJECTIONS: Mapping[str, Callable[[Tensor, int], Projected]] = {"pca": pca, "umap": _umap, "tsne": _tsne}
+
+
+def _library(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"this map needs {package}, which is not installed; pip install {package}, or use pca") from error

@@ -1,0 +1,87 @@
+"""What `wingbar show` can be asked; the texts are its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from wingbar.exam.options import Data
+from wingbar.show.style import Format
+
+__all__ = ["Cam", "Map", "Neighbours", "Show", "Spread"]
+
+
+@dataclass(frozen=True)
+class Cam:
+    """Picture `cam`."""
+
+    kind: Literal["likeness", "distinctness"] = "likeness"
+    """What is explained: being like the nearest image, or meeting the self-supervised loss (docs/attention.md)."""
+    region: str | None = None
+    """Where attention should be: box or parts (CUB), bird or mark (look-alikes); box or mark if not given."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Picture `spread`."""
+
+    classes: tuple[str, str] | None = None
+    """The two classes that are shown; the most alike to the encoder if not given."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Picture `neighbours`."""
+
+    count: int = 8
+    """Nearest images of each query."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """Picture `map`."""
+
+    how: Literal["pca", "umap", "tsne"] = "pca"
+    """How features become places; umap needs umap-learn, tsne openTSNE: pip install wingbar[map]."""
+    points: int = 2000
+    """Most images on it, drawn at random."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Draw what runs and encoders have to show; several given together are drawn side by side."""
+
+    what: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Runs (folders), weights files, or names of models with --weights, and the pictures wanted; all if none is."""
+    images: int = 6
+    """Images in a picture."""
+    split: Literal["test", "train"] | None = None
+    """Which images; test if not given, train where there are no labels."""
+    theme: Literal["light", "dark"] = "light"
+    """Of the paper drawn on."""
+    formats: tuple[Format, ...] = ("png", "svg")
+    """Files of each picture."""
+    encoder: str = ""
+    """Architecture of weights files that do not say it: resnet50, timm/vit_small_patch16_224."""
+    weights: str = ""
+    """Of models that are given by name: a file, a name such as IMAGENET1K_V1, or `random`."""
+    bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
+    """BatchNorm's statistics of encoders, as `wingbar evaluate` has them."""
+    view: Literal["centre", "squash-crop", "squash"] = "centre"
+    """What encoders see of an image, likewise."""
+    cam: Cam = field(default_factory=Cam)
+    spread: Spread = field(default_factory=Spread)
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    map: Map = field(default_factory=Map)
+    data: Data = field(default_factory=Data)
+    out: Path | None = None
+    """Folder for the files; `pictures` in the first run, or here, if not given."""
+    seed: int = 0
+    """Chooses the images."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    quiet: bool = False
+    """Show neither bars nor notes."""

@@ -1,0 +1,131 @@
+"""How much the dimensions of an encoder's features vary, by the statistic that low variance compares with κ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from wingbar import criteria
+from wingbar.config import Config
+from wingbar.data.listing import known
+from wingbar.gallery.classes import likest_pair
+from wingbar.losses import as_is, unit_length
+from wingbar.show.contents import Spread, Spreads
+from wingbar.train import checkpoint
+from wingbar.types import UserError
+
+__all__ = ["Measure", "bank_measure", "feature_measure", "gather_spreads"]
+
+FEWEST = 3  # images of a class: fewer have no density
+
+
+class Reading(NamedTuple):
+    """A statistic in words, and features as it sees them."""
+
+    words: str
+    seen: Callable[[Tensor], Tensor]
+
+
+READINGS = {
+    "row_std": Reading("standard deviation of a coordinate of the unit features", unit_length),
+    "row_std_minmax": Reading("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
+    "column_variance": Reading("variance of a dimension scaled to unit length", lambda rows: _unit_columns(rows)),
+    "column_variance_minmax": Reading(
+        "variance of a dimension scaled to unit length, from 0 to 1", lambda rows: _unit_columns(rows)
+    ),
+    "raw_variance": Reading("variance of a dimension", as_is),
+}
+
+
+def _unit_columns(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    return functional.normalize(rows, dim=0)
+
+
+class Measure(NamedTuple):
+    """The spread of every dimension, and how it was found."""
+
+    spreads: Float[Tensor, " dim"]
+    reading: str
+    kappa: float | None
+    over: str  # what it is measured on
+
+
+def bank_measure(folder: Path, config: Config) -> Measure | None:
+    """What a run's low-variance criterion compares with κ, from the bank in its checkpoint; None without such a bank."""
+    path = folder / "checkpoint.pt"
+    if not config.synth.on or "lowvar" not in config.synth.criteria or not path.exists():
+        return None
+    state = checkpoint.read(path)[1]["method"]
+    prefix = f"criteria.{config.synth.criteria.index('lowvar')}.bank."
+    filled = state[prefix + "_extra_state"]["filled"]
+    if filled < 2:
+        return None
+    spread = getattr(criteria, config.readings.spread)(state[prefix + "rows"][:filled])
+    return Measure(spread, config.readings.spread, config.synth.kappa, f"the {filled:,} features in the run's bank")
+
+
+def feature_measure(features: Float[Tensor, "n dim"]) -> Measure:
+    """The default reading on features of images, for encoders without the criterion."""
+    if len(features) < FEWEST:
+        raise UserError(f"got {len(features)} images; how features spread shows in {FEWEST} or more: give more images")
+    return Measure(criteria.row_std(features).cpu(), "row_std", None, f"{len(features):,} images")
+
+
+def gather_spreads(
+    measure: Measure,
+    features: Float[Tensor, "n dim"],
+    labels: Int[Tensor, " n"] | None = None,
+    names: Sequence[str] = (),
+    *,
+    chosen: tuple[str, str] | None = None,
+) -> Spreads:
+    """The images along the least and the most spread dimension that vary in them; two classes, the likest by default."""
+    words, seen = READINGS[measure.reading]
+    pair = None if labels is None else _pair(features, labels, names, chosen)
+    if pair is None and chosen:
+        raise UserError(f"these images have no labels, so there is no class {chosen[0]!r}; leave the classes out")
+    coordinates = seen(features.float()).cpu()
+    rows = [_rows(labels, which, names) for which in pair] if labels is not None and pair else [slice(None), slice(0)]
+    varying = coordinates.amax(dim=0) > coordinates.amin(dim=0)
+    if not varying.any():
+        raise UserError("no dimension of these features varies: the encoder has collapsed, or all images are the same")
+
+    def along(dimension: int) -> Spread:
+        values = coordinates[:, dimension]
+        return Spread(dimension, measure.spreads[dimension].item(), *(values[own] for own in rows))
+
+    return Spreads(
+        classes=(names[pair[0]], names[pair[1]]) if pair else None,
+        least=along(int(measure.spreads.where(varying, torch.inf).argmin())),
+        most=along(int(measure.spreads.where(varying, -torch.inf).argmax())),
+        spreads=measure.spreads,
+        statistic=f"{words}, over {measure.over}",
+        kappa=measure.kappa,
+    )
+
+
+def _pair(
+    features: Tensor, labels: Int[Tensor, " n"], names: Sequence[str], chosen: tuple[str, str] | None
+) -> tuple[int, int]:
+    """The classes that were chosen, or the likest of those with enough images."""
+    if chosen:
+        for name in chosen:
+            known("class", name, names)
+        return names.index(chosen[0]), names.index(chosen[1])
+    enough = (labels.bincount() >= FEWEST)[labels]
+    if len(labels[enough].unique()) < 2:
+        raise UserError(f"two classes with {FEWEST} images or more are needed to compare them; give more images")
+    return likest_pair(features[enough.to(features.device)], labels[enough].to(features.device))
+
+
+def _rows(labels: Int[Tensor, " n"], which: int, names: Sequence[str]) -> Int[Tensor, " own"]:
+    rows = torch.where(labels == which)[0].cpu()
+    if len(rows) < FEWEST:
+        raise UserError(f"class {names[which]!r} has {len(rows)} images here; a density needs {FEWEST} or more")
+    return rows

@@ -28,6 +28,7 @@ from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
 from wingbar.machine import keep_memory
 from wingbar.recipes import RECIPES, recipe_named
+from wingbar.report.command import report
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
 from wingbar.train.record import NonFiniteLoss
@@ -138,6 +139,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "resume": _resume,
     "evaluate": evaluate,
     "show": show,
+    "report": report,
     "bench": bench,
     "cache": _cache,
     "data": data,

@@ -51,7 +51,9 @@ def some_attention(count: int = 4) -> Attended:
     outline = (blob > 0.5).float().expand(count, -1, -1)
     energy = (cam * outline).sum(dim=(2, 3)) / cam.sum(dim=(2, 3))
     names = [NAMES[row % 5] for row in range(count)]
-    return Attended(names, ["initialisation", "try-synth"], "likeness", image, cam, outline, energy, outline.mean((1, 2)))
+    return Attended(
+        names, ["initialisation", "try-synth"], "likeness", image, cam, outline, energy, outline.mean((1, 2))
+    )
 
 
 def some_spreads(*, labelled: bool = True) -> Spreads:
@@ -134,7 +136,9 @@ def some_report(**changes) -> Report:
         ),
         runs=("try-moco", "try-synth"),
         verdicts=[
-            Verdict("try-moco", "warning", ("The features of all images are much alike: train longer.",), "of 200 images"),
+            Verdict(
+                "try-moco", "warning", ("The features of all images are much alike: train longer.",), "of 200 images"
+            ),
             Verdict("try-synth", "healthy", ("Nothing points to a collapse.",), "of 200 images"),
         ],
         scored=[
@@ -150,7 +154,10 @@ def some_report(**changes) -> Report:
             Setting("synth.on", ("False", "True"), ("False", "True")),
             Setting("data.root", (HOSTILE, HOSTILE), (HOSTILE, HOSTILE)),
         ],
-        origins=[Origin("try-moco", {"weights": "0" * 64, "split": HOSTILE}), Origin("try-synth", {"weights": "1" * 64})],
+        origins=[
+            Origin("try-moco", {"weights": "0" * 64, "split": HOSTILE}),
+            Origin("try-synth", {"weights": "1" * 64}),
+        ],
         commands=[Command("Train try-synth", "wingbar train try-synth --run.epochs 2 --run.out 'runs/it'\"'\"'s'")],
         made="Made by wingbar 0.1.0.",
     )

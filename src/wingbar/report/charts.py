@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.show.contents import Curve, Panel, Spread, Spreads
+from wingbar.show.contents import Panel, Spread, Spreads
+from wingbar.show.spread import density
 
 __all__ = ["panel_json", "spreads_json"]
 
-MOST_PLACES = 1000  # of a curve: twice the pixels it is drawn on
 MOST_TICKS = 400  # images drawn below a density
+MOST_VALUES = 4000  # images a density is made of
 GRID, BARS = 120, 48  # places of a density, bars of a histogram
 
 
@@ -22,32 +23,28 @@ GRID, BARS = 120, 48  # places of a density, bars of a histogram
 
 
 def panel_json(panel: Panel) -> dict[str, Any]:
-    """The panel as it is; of very long curves every so-manieth place."""
-    stride = max((-(-len(curve.x) // MOST_PLACES) for curve in panel.curves), default=1)
+    """The panel as it is; where x is a list of values, curves have its places in the list."""
+    listed = sorted({x for curve in panel.curves for x in curve.x}) if panel.listed_x else []
+    places = {x: place for place, x in enumerate(listed)}
     return {
         "title": panel.title,
         "x_label": panel.x_label,
         "y_label": panel.y_label,
         "log_x": panel.log_x,
-        "curves": [_curve_json(curve) for curve in panel.curves],
-        "caption": _panel_caption(panel, max(1, stride)),
+        "x_names": ["∞" if math.isinf(x) else f"{x:g}" for x in listed],
+        "curves": [{**curve._asdict(), "x": [places.get(x, x) for x in curve.x]} for curve in panel.curves],
+        "caption": _panel_caption(panel),
     }
 
 
-def _curve_json(curve: Curve) -> dict[str, Any]:
-    stride = max(1, -(-len(curve.x) // MOST_PLACES))
-    bands = {name: values and values[::stride] for name, values in (("low", curve.low), ("high", curve.high))}
-    return {"name": curve.name, "kind": curve.kind, "x": curve.x[::stride], "y": curve.y[::stride], **bands}
-
-
-def _panel_caption(panel: Panel, stride: int) -> str:
+def _panel_caption(panel: Panel) -> str:
     ends = [f"{curve.name} {curve.y[-1]:.4g}" for curve in panel.curves if curve.y and curve.kind == "ours"]
     last = f"{panel.y_label} over {panel.x_label}. Last values: {', '.join(ends)}." if ends else "No values yet."
-    chance = " Dotted: chance." if any(curve.kind == "chance" for curve in panel.curves) else ""
+    dotted = sorted({curve.name for curve in panel.curves if curve.kind == "chance"})
+    levels = f" Dotted: {', '.join(dotted)}." if dotted else ""
     paper = " Diamonds: the paper." if any(curve.kind == "paper" for curve in panel.curves) else ""
-    bands = " Bands: over seeds." if any(curve.low for curve in panel.curves) else ""
-    thinned = f" Every {stride}th value is drawn." if stride > 1 else ""
-    return last + chance + paper + bands + thinned
+    bands = " Bands: 95 % intervals over seeds." if any(curve.low for curve in panel.curves) else ""
+    return last[:1].upper() + last[1:] + levels + paper + bands
 
 
 # --- spreads ---------------------------------------------------------------------------------------------------------
@@ -70,32 +67,24 @@ def spreads_json(encoder: str, spreads: Spreads) -> dict[str, Any]:
 
 
 def _spread_json(spread: Spread) -> dict[str, Any]:
-    values = [values for values in (spread.first, spread.second) if len(values)]
-    together = torch.cat(values)
-    margin = 0.08 * (together.max() - together.min()).item() or 0.5
-    grid = torch.linspace(together.min().item() - margin, together.max().item() + margin, GRID)
+    values = [values.cpu().double() for values in (spread.first, spread.second) if len(values)]
+    grids = [torch.linspace(one.min().item(), one.max().item(), GRID, dtype=torch.float64) for one in values]
     return {
         "dimension": spread.dimension,
         "spread": spread.spread,
-        "grid": grid,
-        "density": [density(_some(one), grid) for one in values],
+        "grid": grids,
+        "density": [
+            torch.from_numpy(density(_some(one, most=MOST_VALUES).numpy(), grid.numpy()))
+            for one, grid in zip(values, grids, strict=True)
+        ],
         "values": [_some(one, most=MOST_TICKS) for one in values],
         "count": [len(one) for one in values],
     }
 
 
-def density(values: Float[Tensor, " n"], grid: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """Gaussian kernel density at the grid's places, as wide as Silverman's rule says."""
-    spread = values.std(correction=0).item() if len(values) > 1 else 0.0
-    least = (grid[1] - grid[0]).item()  # narrower ones would fall between two places
-    width = max(1.06 * spread * len(values) ** -0.2, least)
-    bells = torch.exp(-0.5 * ((grid[:, None] - values[None]) / width) ** 2)
-    return bells.mean(dim=1) / (width * math.sqrt(2 * math.pi))
-
-
-def _some(values: Float[Tensor, " n"], *, most: int = 4000) -> Float[Tensor, " m"]:
+def _some(values: Float[Tensor, " n"], *, most: int) -> Float[Tensor, " m"]:
     """At equal distances, where there are more than so many."""
-    return values.cpu().float()[:: max(1, -(-len(values) // most))]
+    return values[:: max(1, -(-len(values) // most))]
 
 
 def _histogram(spreads: Float[Tensor, " dim"]) -> dict[str, Any]:

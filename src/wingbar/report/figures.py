@@ -10,19 +10,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wingbar.report.sheets import as_pixels, make_sheet
+from wingbar.show.cells import coloured
 from wingbar.show.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
+from wingbar.show.style import DARK, LIGHT
 
 __all__ = ["attended_json", "flock_json", "ladder_json", "pairs_json", "ranking_json"]
 
 PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
 MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
-RAMP = ((0.05, 0.03, 0.25), (0.45, 0.10, 0.42), (0.86, 0.30, 0.22), (0.99, 0.70, 0.20), (0.99, 0.99, 0.75))
+HEAT, CHANGE = DARK.heat, LIGHT.heat  # colours of maps over dark greys, and of differences on white
 
 
 def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
-    """Four tiles an image: image, rebuilt, twin, and their difference, dark where it is large."""
+    """Four tiles an image: image, rebuilt, twin, and their difference, darker where it is larger."""
     largest = pairs.change.max().clamp_min(1e-6).item()
-    difference = 255 - as_pixels(pairs.change / largest)[:, None].expand(-1, 3, -1, -1)
+    difference = as_pixels(_heat(pairs.change / largest, CHANGE))
     rebuilt, twin = (_at_size_of(pairs.image, pixels) for pixels in (pairs.rebuilt, pairs.twin))
     tiles = torch.stack([pairs.image, rebuilt, twin, _at_size_of(pairs.image, difference)], dim=1)
     return {
@@ -35,7 +37,7 @@ def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
         "caption": (
             f"{_count(len(pairs.names), 'image')}: what the decoder rebuilds from its feature, and the twin that it makes "
             f"of the perturbed feature. PSNR of the rebuilt image {_span(pairs.psnr, ' dB')}; share of dimensions that "
-            f"are perturbed {_span(100 * pairs.perturbed, ' %')}. The difference is |twin − rebuilt|, black where it is "
+            f"are perturbed {_span(100 * pairs.perturbed, ' %')}. The difference is |twin − rebuilt|, darkest where it is "
             f"{largest:.2g} of the full range."
         ),
     }
@@ -67,7 +69,7 @@ def attended_json(attended: Attended) -> dict[str, Any]:
     maps = torch.stack([overlay(attended.image, cam) for cam in attended.cam], dim=1)
     tiles = torch.cat([attended.image[:, None], maps], dim=1)
     if attended.outline is not None:
-        tiles = torch.where(_border(attended.outline)[:, None, None] > 0, torch.tensor(255, dtype=torch.uint8), tiles)
+        tiles = _outlined(tiles, attended.outline)
     return {
         "names": attended.names,
         "encoders": attended.encoders,
@@ -97,24 +99,29 @@ def overlay(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UIn
     """The map in colour over the image in grey, stronger where the map is higher."""
     grey = (image.float() / 255).mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
     strength = 0.35 + 0.45 * cam[:, None]
-    return as_pixels((1 - strength) * grey + strength * _heat(cam))
+    return as_pixels((1 - strength) * grey + strength * _heat(cam, HEAT))
 
 
-def _heat(cam: Float[Tensor, "n h w"]) -> Float[Tensor, "n 3 h w"]:
-    """From dark violet through orange to pale yellow, brighter at every step: readable without colours, too."""
-    ramp = torch.tensor(RAMP)
-    place = cam.clamp(0, 1) * (len(ramp) - 1)
-    below = place.long().clamp(max=len(ramp) - 2)
-    share = (place - below)[..., None]
-    return ((1 - share) * ramp[below] + share * ramp[below + 1]).permute(0, 3, 1, 2)
+def _heat(values: Float[Tensor, "n h w"], colours: str) -> Float[Tensor, "n 3 h w"]:
+    """Values from 0 to 1 in the colours of all our pictures."""
+    return (
+        torch.stack([torch.from_numpy(coloured(one, colours)[..., :3]) for one in values]).permute(0, 3, 1, 2).float()
+    )
 
 
-def _border(outline: Float[Tensor, "n h w"]) -> Float[Tensor, "n h w"]:
-    """1 on a thin line around what is inside."""
-    inside = (outline > 0.5).float()[:, None]
-    width = max(1, outline.shape[-1] // 80)
-    grown = F.max_pool2d(inside, 2 * width + 1, stride=1, padding=width)
-    return (grown - inside)[:, 0]
+def _outlined(tiles: UInt8[Tensor, "n tiles 3 h w"], outline: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n tiles 3 h w"]:
+    """A thin line around what is inside, white beside black, so that it is seen on any picture."""
+    inside = (outline > 0.5).float()
+    width = max(1, outline.shape[-1] // 100)
+    white = _grown(inside, width)
+    black = _grown(white, width)
+    for mask, ink in ((black - white, 0), (white - inside, 255)):
+        tiles = torch.where(mask[:, None, None] > 0, torch.tensor(ink, dtype=torch.uint8), tiles)
+    return tiles
+
+
+def _grown(inside: Float[Tensor, "n h w"], width: int) -> Float[Tensor, "n h w"]:
+    return F.max_pool2d(inside[:, None], 2 * width + 1, stride=1, padding=width)[:, 0]
 
 
 # --- neighbours and map ----------------------------------------------------------------------------------------------
@@ -140,7 +147,9 @@ def _ranking_caption(ranking: Ranking) -> str:
     if any(found.right is None for found in ranking.found):
         return f"{said}. Without labels nobody knows which are right."
     shares = [
-        f"{found.encoder} {100 * found.right.double().mean():.0f} %" for found in ranking.found if found.right is not None
+        f"{found.encoder} {100 * found.right.double().mean():.0f} %"
+        for found in ranking.found
+        if found.right is not None
     ]
     return (
         f"{said}, queries of the most confusable classes first, so this is the hard end of the data. "
@@ -158,6 +167,7 @@ def flock_json(flock: Flock) -> dict[str, Any]:
         "places": [[_short(x), _short(y)] for x, y in flock.places[rows].tolist()],
         "label": None if flock.label is None else flock.label[rows],
         "classes": flock.classes,
+        "marked": flock.marked,
         "of": flock.of,
         "sheet": make_sheet(flock.thumbnail[rows], side=TINY),
         "caption": f"Features of {flock.of:,} images in two dimensions by {flock.how}; shown are {sampled}.",
@@ -191,5 +201,3 @@ def _at_size_of(image: Tensor, other: UInt8[Tensor, "n 3 _ _"]) -> UInt8[Tensor,
     if other.shape == image.shape:
         return other
     return F.interpolate(other.float(), image.shape[-2:], mode="nearest").to(torch.uint8)
-
-

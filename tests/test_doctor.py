@@ -22,7 +22,9 @@ from wingbar.data.views import plain
 from wingbar.doctor import Report, check
 from wingbar.doctor.report import LISTED, RELATIONS, to_json
 from wingbar.doctor.verdicts import judge
-from wingbar.show.twins import Cell, contact_sheet, shortened
+from wingbar.show import style
+from wingbar.show.sheet import shortened
+from wingbar.show.twins import Match, contact_sheet
 from wingbar.types import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
@@ -301,18 +303,21 @@ def test_a_long_list_is_cut_in_the_file_and_nowhere_else(report):
     assert written["total"] == 6 * LISTED and len(written["worst"]) == LISTED
 
 
-def test_pictures_stand_where_they_should():
-    cells = [Cell("a", (0, 0, 0), (Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")), (("", ""),) * 2)]
-    sheet = np.asarray(contact_sheet(cells * 5, columns=2)).astype(int)
+def test_pictures_stand_where_they_should(tmp_path):
+    match = Match("a", "#000000", (Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")), (("", ""),) * 2)
+    (path,) = style.save(contact_sheet([match] * 5, columns=2), tmp_path / "sheet", ("png",))
+    with Image.open(path) as picture:
+        sheet = np.asarray(picture.convert("RGB")).astype(int)
     red, blue = ((sheet == colour).all(axis=2) for colour in ((255, 0, 0), (0, 0, 255)))
-    assert red.sum() == blue.sum() == 5 * 224 * 168
+    for colour in (red, blue):
+        assert colour.sum() == pytest.approx(5 * 320 * 240, rel=0.02)  # but for pixels on the border
     assert np.argwhere(red)[:, 1].min() < np.argwhere(blue)[:, 1].min()
 
 
 def test_names_are_cut_in_the_middle():
-    assert shortened("Black_Tern_0057.webp", len, 20) == "Black_Tern_0057.webp"
-    assert shortened("Black_Tern_0057.webp", len, 10) == "Black…webp"
-    assert shortened("abc", len, 0) == "…"
+    assert shortened("Black_Tern_0057.webp", len, 20.0) == "Black_Tern_0057.webp"
+    assert shortened("Black_Tern_0057.webp", len, 10.0) == "Black…webp"
+    assert shortened("abc", len, 0.0) == "…"
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -14,13 +14,25 @@ from torch.nn import functional as F
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder, evaluation_mode
-from wingbar.evaluate.cam import distinctness, grad_cam, likeness, nearest
+from wingbar.evaluate.cam import Gain, distinctness, grad_cam, likeness, nearest
 from wingbar.evaluate.intervals import Interval, bootstrap, paired_bootstrap
 from wingbar.evaluate.regions import Cover, Region
 from wingbar.losses import as_is
 from wingbar.types import UserError, Views
 
-__all__ = ["Attention", "Focus", "Mapped", "attention_maps", "energy", "peak", "score_attention", "share"]
+__all__ = [
+    "Attention",
+    "Focus",
+    "Mapped",
+    "attention_maps",
+    "energy",
+    "enlarged",
+    "explained",
+    "peak",
+    "score_attention",
+    "second_vectors",
+    "share",
+]
 
 CHUNK = 256  # images whose second views are drawn at once: a constant, so that `batch` changes nothing
 
@@ -102,7 +114,7 @@ def attention_maps(
     evaluation mode, treats images one by one.
     """
     first = _vectors(encoder, _plain(encoder, store, prepare, chunk=CHUNK))
-    second = _vectors(encoder, _augmented(encoder, store, views, seed=seed))
+    second = second_vectors(encoder, store, views, seed=seed)
     partner = nearest(first)
     with torch.no_grad():
         embedded = project(first), project(second)
@@ -112,12 +124,25 @@ def attention_maps(
             "likeness": likeness(first[partner[own]]),
             "distinctness": distinctness(own, *embedded, temperature=temperature, project=project),
         }
-        cams = (_enlarged(cam, image.shape[-1]) for cam in grad_cam(encoder, image, *gains.values()))
-        yield Mapped(own, image, dict(zip(gains, cams, strict=True)))
+        yield Mapped(own, image, explained(encoder, image, gains))
 
 
-def _enlarged(cam: Float[Tensor, "batch rows columns"], size: int) -> Float[Tensor, "batch {size} {size}"]:
+def explained(
+    encoder: Encoder, image: Float[Tensor, "batch 3 size size"], gains: Mapping[str, Gain]
+) -> dict[str, Float[Tensor, "batch size size"]]:
+    """The map of every gain, in pixels of the image."""
+    cams = (enlarged(cam, image.shape[-1]) for cam in grad_cam(encoder, image, *gains.values()))
+    return dict(zip(gains, cams, strict=True))
+
+
+def enlarged(cam: Float[Tensor, "batch rows columns"], size: int) -> Float[Tensor, "batch {size} {size}"]:
+    """A map in pixels of a view of this size."""
     return F.interpolate(cam[:, None], size=(size, size), mode="bilinear", align_corners=False)[:, 0]
+
+
+def second_vectors(encoder: Encoder, store: Store, views: Views, *, seed: int) -> Float[Tensor, "n dim"]:
+    """Features of an augmented view of every image: the positives of `distinctness`."""
+    return _vectors(encoder, _augmented(encoder, store, views, seed=seed))
 
 
 def _read(encoder: Encoder, store: Store, *, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:

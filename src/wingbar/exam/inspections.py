@@ -17,10 +17,11 @@ from wingbar.evaluate.regions import Crops, Region, drawn_regions, listed_region
 from wingbar.evaluate.scores import Score, class_means, score
 from wingbar.exam.options import Evaluate
 from wingbar.exam.result import Result, percent
+from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject, exact
 from wingbar.machine import choose_autocast, compile_parts, release_parts
 
-__all__ = ["attention", "doctor", "fine_tuned"]
+__all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
 
 
 def doctor(subject: Subject, asked: Evaluate) -> Result:
@@ -36,7 +37,7 @@ def doctor(subject: Subject, asked: Evaluate) -> Result:
 def attention(subject: Subject, asked: Evaluate) -> Result:
     """Where maps of attention have their energy and their highest place: in boxes, on parts, on birds and marks."""
     test = subject.test
-    regions = _regions(subject)
+    regions = known_regions(subject, test)
     with exact(), subject.bar("attention", len(test.labels)) as bar:
         found = score_attention(
             subject.encoder,
@@ -54,9 +55,9 @@ def attention(subject: Subject, asked: Evaluate) -> Result:
     return Result(scores, words=tuple(_sentence(name, one) for name, one in found.items()))
 
 
-def _regions(subject: Subject) -> dict[str, Region]:
-    """What is known of the test images, in pixels of the view."""
-    source, size = subject.test.source, subject.size
+def known_regions(subject: Subject, split: Split) -> dict[str, Region]:
+    """What is known of a split's images, in pixels of the view."""
+    source, size = split.source, subject.size
     crops: dict[str, Crops] = {
         "centre": centre_boxes,
         "squash": whole_boxes,

@@ -11,7 +11,7 @@ import tyro
 
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.subject import Setting, check_candidate
-from wingbar.gallery import pairs
+from wingbar.gallery import cam, pairs
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
@@ -28,6 +28,7 @@ Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, a
 
 FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a report
     "pairs": pairs.draw,
+    "cam": cam.draw,
 }
 
 

@@ -57,15 +57,15 @@ def draw_cells(
     side: float = 1.2,
 ) -> Figure:
     """A row of pictures per row of cells, each `side` inches wide; the scale stands beside the note, below them."""
-    pitch, left = side + GAP, MARGIN + (NAME if names else 0)
+    pitch, left = side + GAP, MARGIN + (NAME if names else 0.0)
     across = max(map(len, rows)) * pitch - GAP
-    lines = wrapped(note, left - MARGIN + across - (1.9 if scale else 0))
+    lines = wrapped(note, left - MARGIN + across - (1.9 if scale else 0.0))
     top = MARGIN + (TITLE if title else 0) + (HEAD if heads else 0)
     step = pitch + (BELOW if any(cell.below for row in rows for cell in row) else 0)
     foot = max(NOTE * len(lines), 0.3 if scale else 0) + (0.1 if lines or scale else 0)
     bottom = top + len(rows) * step - GAP
     with sheet(left + across + MARGIN, bottom + foot + MARGIN, style) as (page, paper):
-        paper.words(title, MARGIN, MARGIN + 0.07, size=9, bold=True, fit=left - MARGIN + across)
+        paper.words(title, MARGIN, MARGIN + 0.07, size=9.0, bold=True, fit=left - MARGIN + across)
         for column, head in enumerate(heads):
             paper.words(head, left + column * pitch, top - 0.1, fit=side)
         for number, row in enumerate(rows):
@@ -84,7 +84,7 @@ def _mount(paper: Sheet, cell: Cell, x: float, y: float, side: float) -> None:
     paper.picture(cell.image, x, y, side, side)
     if cell.inside is not None:
         paper.outline(cell.inside, x, y, side, side)
-    paper.words(cell.below, x, y + side + 0.09, size=6, ink=paper.style.pale, fit=side)
+    paper.words(cell.below, x, y + side + 0.09, size=6.0, ink=paper.style.pale, fit=side)
 
 
 def _draw_scale(paper: Sheet, scale: Scale, right: float, y: float, *, width: float = 0.9) -> None:
@@ -92,5 +92,5 @@ def _draw_scale(paper: Sheet, scale: Scale, right: float, y: float, *, width: fl
     from matplotlib import colormaps
 
     paper.picture(np.asarray(colormaps[scale.heat](np.linspace(0, 1, 128)))[None], right - width, y, width, 0.1)
-    paper.words(scale.low, right - width, y + 0.18, size=6, ink=paper.style.pale)
-    paper.words(scale.high, right, y + 0.18, size=6, ink=paper.style.pale, align="right")
+    paper.words(scale.low, right - width, y + 0.18, size=6.0, ink=paper.style.pale)
+    paper.words(scale.high, right, y + 0.18, size=6.0, ink=paper.style.pale, align="right")

@@ -22,7 +22,7 @@ def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str
             Cell(pairs.image[row], name),
             Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
             Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
-            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3f}"),
+            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.4f}"),
         ]
         for row, name in enumerate(pairs.names)
     ]

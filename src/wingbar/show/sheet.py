@@ -55,7 +55,7 @@ class Sheet:
         x: float,
         y: float,
         *,
-        size: float = 7,
+        size: float = 7.0,
         ink: str = "",
         align: Literal["left", "center", "right"] = "left",
         fit: float | None = None,
@@ -110,7 +110,7 @@ def sheet(width: float, height: float, style: Style) -> Iterator[tuple[Figure, S
 def shortened(text: str, length: Callable[[str], float], most: float) -> str:
     """The text as it is, or with its middle left out, so that it fits.
 
-    >>> shortened("Black_Tern_0057.webp", len, 10)
+    >>> shortened("Black_Tern_0057.webp", len, 10.0)
     'Black…webp'
     """
     if length(text) <= most:
@@ -125,7 +125,7 @@ def _without_middle(text: str, kept: int) -> str:
     return f"{text[: kept - tail]}…{text[len(text) - tail :]}"
 
 
-def wrapped(text: str, width: float, *, size: float = 7) -> list[str]:
+def wrapped(text: str, width: float, *, size: float = 7.0) -> list[str]:
     """The lines of a text that is at most so many inches wide."""
     return textwrap.wrap(text, int(width * POINTS / (LETTER * size)))
 

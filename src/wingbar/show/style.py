@@ -77,7 +77,7 @@ def figure(
 ) -> Iterator[Figure]:
     """An empty figure of this many inches; inside the context, all that is drawn is in the style.
 
-    >>> with figure(4, 3, LIGHT) as page:
+    >>> with figure(4.0, 3.0, LIGHT) as page:
     ...     _ = page.subplots().plot([0, 1], [0, 1])
     """
     matplotlib = _matplotlib()

@@ -50,4 +50,4 @@ def _mount(paper: Sheet, match: Match, left: float, top: float) -> None:
         padded = ImageOps.pad(image.convert("RGB"), PIXELS, Image.Resampling.LANCZOS, color=paper.style.faint)
         paper.picture(np.asarray(padded), x, y, WIDTH, HEIGHT)
         paper.words(first, x, y + HEIGHT + 0.1, fit=WIDTH)
-        paper.words(second, x, y + HEIGHT + 0.24, size=6, ink=paper.style.pale, fit=WIDTH)
+        paper.words(second, x, y + HEIGHT + 0.24, size=6.0, ink=paper.style.pale, fit=WIDTH)

@@ -137,9 +137,9 @@ def some_report(**changes) -> Report:
         runs=("try-moco", "try-synth"),
         verdicts=[
             Verdict(
-                "try-moco", "warning", ("The features of all images are much alike: train longer.",), "of 200 images"
+                "try-moco", "warning", ("The features of all images are much alike: train longer.",), "By 200 images."
             ),
-            Verdict("try-synth", "healthy", ("Nothing points to a collapse.",), "of 200 images"),
+            Verdict("try-synth", "healthy", ("Nothing points to a collapse.",), "By 200 images."),
         ],
         scored=[
             Scored("initialisation", some_scores(0.0)),

@@ -130,7 +130,7 @@ def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
     if any(not math.isclose(one.values.double().mean(), one.interval.value, abs_tol=1e-6) for one in scores.values()):
         return None  # another evaluation has replaced the values since
     readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
-    words = next((line["words"] for line in latest if "words" in line), [])
+    words = [sentence for line in latest for sentence in line.get("words", ())]
     return Result(scores, readings=readings, words=tuple(words))
 
 

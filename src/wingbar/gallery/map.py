@@ -11,11 +11,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from wingbar.evaluate.pairs import to_bytes
 from wingbar.exam.subject import Subject
 from wingbar.gallery.classes import likest_classes
 from wingbar.losses import unit_length
 from wingbar.show.contents import Flock
-from wingbar.show.pictures import to_bytes
 from wingbar.types import UserError
 
 __all__ = ["PROJECTIONS", "Projected", "gather_flock", "pca"]

@@ -97,8 +97,8 @@ def _histogram(spreads: Float[Tensor, " dim"]) -> dict[str, Any]:
 def _spreads_caption(spreads: Spreads) -> str:
     least, most, total = spreads.least, spreads.most, len(spreads.spreads)
     said = (
-        f"{total:,} feature dimensions by how much they vary: {spreads.statistic}. Least: dimension {least.dimension} with "
-        f"{least.spread:.3g}; most: dimension {most.dimension} with {most.spread:.3g}."
+        f"{total:,} feature dimensions by how much they vary: {spreads.statistic}. Least: dimension {least.dimension} "
+        f"with {least.spread:.3g}; most: dimension {most.dimension} with {most.spread:.3g}."
     )
     if spreads.kappa is None:
         return said

@@ -1,30 +1,32 @@
-"""Pictures of a report as the page needs them: numbers as they are, pixels as one sheet of tiles, a caption in words."""
+"""Pictures of a report as the page needs them: numbers as they are, pixels as a sheet of tiles, a caption in words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from wingbar.report.sheets import as_pixels, make_sheet
+from wingbar.report.sheets import make_sheet
+from wingbar.show.cam import KINDS, laid_over
 from wingbar.show.cells import coloured
 from wingbar.show.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
-from wingbar.show.style import DARK, LIGHT
+from wingbar.show.style import LIGHT
 
 __all__ = ["attended_json", "flock_json", "ladder_json", "pairs_json", "ranking_json"]
 
 PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
 MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
-HEAT, CHANGE = DARK.heat, LIGHT.heat  # colours of maps over dark greys, and of differences on white
 
 
 def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
     """Four tiles an image: image, rebuilt, twin, and their difference, darker where it is larger."""
     largest = pairs.change.max().clamp_min(1e-6).item()
-    difference = as_pixels(_heat(pairs.change / largest, CHANGE))
+    difference = _pixels([coloured(change / largest, LIGHT.heat) for change in pairs.change])
     rebuilt, twin = (_at_size_of(pairs.image, pixels) for pixels in (pairs.rebuilt, pairs.twin))
     tiles = torch.stack([pairs.image, rebuilt, twin, _at_size_of(pairs.image, difference)], dim=1)
     return {
@@ -35,9 +37,9 @@ def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
         "change": pairs.change.mean(dim=(1, 2)),
         "sheet": make_sheet(tiles.flatten(0, 1), side=PICTURE),
         "caption": (
-            f"{_count(len(pairs.names), 'image')}: what the decoder rebuilds from its feature, and the twin that it makes "
-            f"of the perturbed feature. PSNR of the rebuilt image {_span(pairs.psnr, ' dB')}; share of dimensions that "
-            f"are perturbed {_span(100 * pairs.perturbed, ' %')}. The difference is |twin − rebuilt|, darkest where it is "
+            f"{_count(len(pairs.names), 'image')}: what the decoder rebuilds from its feature, and the twin made of "
+            f"the perturbed feature. PSNR of rebuilt images {_span(pairs.psnr, ' dB')}; share of dimensions that are "
+            f"perturbed {_span(100 * pairs.perturbed, ' %')}. The difference is |twin − rebuilt|, darkest where it is "
             f"{largest:.2g} of the full range."
         ),
     }
@@ -66,7 +68,7 @@ def ladder_json(encoder: str, ladder: Ladder) -> dict[str, Any]:
 
 def attended_json(attended: Attended) -> dict[str, Any]:
     """The image, then every encoder's map over it."""
-    maps = torch.stack([overlay(attended.image, cam) for cam in attended.cam], dim=1)
+    maps = torch.stack([_overlaid(attended.image, cam) for cam in attended.cam], dim=1)
     tiles = torch.cat([attended.image[:, None], maps], dim=1)
     if attended.outline is not None:
         tiles = _outlined(tiles, attended.outline)
@@ -82,31 +84,24 @@ def attended_json(attended: Attended) -> dict[str, Any]:
 
 
 def _attended_caption(attended: Attended) -> str:
-    what = {
-        "likeness": "what makes an image alike to its nearest neighbour",
-        "distinctness": "what sets an image apart from all others",
-    }
-    said = f"Class-free Grad-CAM of {_count(len(attended.names), 'image')}: {what[attended.kind]}, bright where it matters."
+    count = _count(len(attended.names), "image")
+    said = f"Class-free Grad-CAM in {count}: {KINDS[attended.kind]}, bright where it matters most to the encoder."
     if attended.energy is None or attended.area is None:
         return said + " Nobody has marked where in these images the thing is, so there is no score."
     means = attended.energy.mean(dim=1).tolist()
     shares = ", ".join(f"{name} {100 * mean:.0f} %" for name, mean in zip(attended.encoders, means, strict=True))
     chance = 100 * attended.area.mean().item()
-    return f"{said} Energy inside the white outline, mean of these images: {shares}; its area, which is chance, {chance:.0f} %."
+    return f"{said} Energy inside the outline, mean of these images: {shares}; by chance {chance:.0f} %, its area."
 
 
-def overlay(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n 3 h w"]:
-    """The map in colour over the image in grey, stronger where the map is higher."""
-    grey = (image.float() / 255).mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
-    strength = 0.35 + 0.45 * cam[:, None]
-    return as_pixels((1 - strength) * grey + strength * _heat(cam, HEAT))
+def _overlaid(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n 3 h w"]:
+    return _pixels([laid_over(*pair) for pair in zip(image, cam, strict=True)])
 
 
-def _heat(values: Float[Tensor, "n h w"], colours: str) -> Float[Tensor, "n 3 h w"]:
-    """Values from 0 to 1 in the colours of all our pictures."""
-    return (
-        torch.stack([torch.from_numpy(coloured(one, colours)[..., :3]) for one in values]).permute(0, 3, 1, 2).float()
-    )
+def _pixels(colours: Sequence[Float[np.ndarray, "h w 4"]]) -> UInt8[Tensor, "n 3 h w"]:
+    """Colours from 0 to 1 without their opacity, as pixels."""
+    shares = torch.from_numpy(np.stack(colours)[..., :3])
+    return (shares.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 3, 1, 2)
 
 
 def _outlined(tiles: UInt8[Tensor, "n tiles 3 h w"], outline: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n tiles 3 h w"]:

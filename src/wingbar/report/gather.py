@@ -116,12 +116,10 @@ def _commands(candidates: Sequence[Candidate], names: Sequence[str], asked: Aske
         Command(f"Train {name} again", train_command(_config(candidate), candidate.recipe))
         for name, candidate in zip(names, candidates, strict=True)
     ]
-    bn, view = (
-        (["--bn", asked.bn] if asked.bn != "as-trained" else []),
-        (["--view", asked.view] if asked.view != "centre" else []),
-    )
-    evaluate = ["wingbar", "evaluate", *asked.what, "--protocols", *asked.protocols, *bn, *view]
-    report = ["wingbar", "report", *asked.what, "--out", str(out), *bn, *view]
+    bn = ["--bn", asked.bn] if asked.bn != "as-trained" else []
+    how = [*bn, *(["--view", asked.view] if asked.view != "centre" else [])]
+    evaluate = ["wingbar", "evaluate", *asked.what, "--protocols", *asked.protocols, *how]
+    report = ["wingbar", "report", *asked.what, "--out", str(out), *how]
     return [
         *training,
         Command("Score again", shlex.join(evaluate)),

@@ -104,8 +104,9 @@ def summary_of(name: str, candidate: Candidate, method: str) -> str:
     assert config is not None
     machine = made_with.get("gpu") or f"{made_with.get('cores', 'some')} CPU cores"
     return (
-        f"{name}: {method}, {config.encoder.name} from {config.encoder.weights} weights, {made_with['images']:,} images "
-        f"without labels, {config.run.epochs} epochs in batches of {config.data.batch}, seed {config.run.seed}, on {machine}."
+        f"{name}: {method}, {config.encoder.name} from {config.encoder.weights} weights, {made_with['images']:,} "
+        f"images without labels, {config.run.epochs} epochs in batches of {config.data.batch}, seed {config.run.seed}, "
+        f"on {machine}."
     )
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
+from jaxtyping import Int
+from torch import Tensor
+
+from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject
+from wingbar.gallery.cam import gather_attended
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.map import gather_flock
 from wingbar.gallery.pairs import Synthesised, gather_pairs, makes_pairs
@@ -13,7 +19,7 @@ from wingbar.gallery.spread import bank_measure, feature_measure, gather_spreads
 from wingbar.gallery.visit import Visit
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
-from wingbar.show.contents import Flock, Panel, Spreads
+from wingbar.show.contents import Attended, Flock, Panel, Spreads
 from wingbar.types import UserError
 
 __all__ = ["gather_figures"]
@@ -34,10 +40,12 @@ def gather_figures(
             missing[section] = f"{str(reason)[:1].upper()}{str(reason)[1:]}."
             return otherwise
 
-    made = _pairs(visit, runs, asked)
+    rows = visit.choose(asked.images)
+    made = _pairs(visit, runs, rows, seed=asked.seed)
     return Figures(
         pairs={name: one.pairs for name, one in made.items()},
         ladders={name: [one.noise, *([one.criteria] if one.criteria else [])] for name, one in made.items()},
+        attended=try_to("cam", lambda: [_attended(visit.split, everyone, rows)], list[Attended]()),
         spreads=try_to("spread", lambda: _spreads(runs), dict[str, Spreads]()),
         panels=try_to("curves", lambda: _curves(visit), list[Panel]()),
         flocks=try_to("map", lambda: _flocks(everyone, asked), list[Flock]()),
@@ -45,26 +53,38 @@ def gather_figures(
     )
 
 
-def _pairs(visit: Visit, runs: Mapping[str, Subject], asked: AskedReport) -> dict[str, Synthesised]:
-    rows, found = visit.choose(asked.images), {}
+def _pairs(visit: Visit, runs: Mapping[str, Subject], rows: Int[Tensor, " n"], *, seed: int) -> dict[str, Synthesised]:
+    found = {}
     for name, subject in runs.items():
         candidate = subject.candidate
         if makes_pairs(candidate):
             assert candidate.folder is not None and candidate.config is not None  # as it makes pairs
-            found[name] = gather_pairs(
-                candidate.folder, candidate.config, visit.split, rows, device=visit.setting.device, seed=asked.seed
+            made = gather_pairs(
+                candidate.folder, candidate.config, visit.split, rows, device=visit.setting.device, seed=seed
             )
+            found[name] = made._replace(pairs=made.pairs._replace(names=_titles(visit.split, rows)))
     return found
+
+
+def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
+    """Class and file of every image, so that both can be looked for."""
+    files = [Path(split.names[row]).name for row in rows.tolist()]
+    if not split.labelled:
+        return files
+    return [f"{split.classes[label]} · {file}" for label, file in zip(split.labels[rows].tolist(), files, strict=True)]
 
 
 def _without_pairs(runs: Mapping[str, Subject]) -> dict[str, str]:
     alone = [name for name, subject in runs.items() if not makes_pairs(subject.candidate)]
     if not alone:
         return {}
-    make, are = ("makes", "is") if len(alone) == 1 else ("make", "are")
-    return {
-        "pairs": f"{' and '.join(alone)} {make} no pairs: trained by the base method alone, {are} without a decoder."
-    }
+    make = "makes" if len(alone) == 1 else "make"
+    return {"pairs": f"{' and '.join(alone)} {make} no pairs: the base method alone has no decoder."}
+
+
+def _attended(split: Split, everyone: Mapping[str, Subject], rows: Int[Tensor, " n"]) -> Attended:
+    attended = gather_attended(list(everyone.values()), split, rows, region=None)
+    return attended._replace(names=_titles(split, rows), encoders=list(everyone))
 
 
 def _spreads(runs: Mapping[str, Subject]) -> dict[str, Spreads]:

@@ -7,7 +7,6 @@ import io
 import math
 from typing import NamedTuple
 
-import torch
 from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
@@ -48,8 +47,3 @@ def _uri(picture: Image.Image) -> str:
     written = io.BytesIO()
     picture.save(written, format="WEBP", quality=QUALITY, method=4)
     return "data:image/webp;base64," + base64.b64encode(written.getvalue()).decode("ascii")
-
-
-def as_pixels(shares: Tensor) -> UInt8[Tensor, "..."]:
-    """Numbers from 0 to 1 as bytes."""
-    return (shares.clamp(0, 1) * 255).round().to(torch.uint8)

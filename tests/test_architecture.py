@@ -18,7 +18,7 @@ LAYERS = (
     {"machine"},
     {"build", "images"},
     {"recipes"},
-    {"runfolder", "watch"},
+    {"runfolder", "watch", "sketch"},
     {"runs", "doctor", "exam"},
     {"gallery"},
     {"report"},

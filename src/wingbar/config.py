@@ -218,6 +218,8 @@ class Run:
     """Epochs between two kNN and linear probes on the labelled splits; 0: none. They never choose what is saved."""
     probe_images: int = 2000
     """Most images of each split that a probe looks at."""
+    pictures_every: int = 1
+    """Epochs after which pairs and curves are drawn anew in the run's `pictures`, at most once a minute; 0: never."""
     tensorboard: bool = True
     """Write TensorBoard files when it is installed."""
     overwrite: bool = False

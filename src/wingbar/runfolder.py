@@ -29,7 +29,7 @@ FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
     *("run.out", "run.device", "run.precision", "run.channels_last", "run.compile", "run.log_every"),
     *("run.save_minutes", "run.tensorboard", "run.overwrite", "run.resume", "run.doctor"),
-    *("run.stop_on_collapse", "run.probe_every", "run.probe_images"),
+    *("run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
 }
 
 

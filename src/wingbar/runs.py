@@ -22,6 +22,7 @@ from wingbar.machine import choose_autocast, choose_device, release_parts, will_
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
+from wingbar.sketch import build_sketches
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.loop import After, train
@@ -138,9 +139,10 @@ def _run_stage(
     asked_to_stop: Callable[[], bool],
     quiet: bool,
 ) -> None:
-    """Steps `start` to the end of a stage, watched, recorded and saved."""
+    """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
+    sketching = build_sketches(config, stage, method, out, _notes(quiet=quiet))
+    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar, sketching as sketches:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse))
         recorder.listeners += [
@@ -163,7 +165,7 @@ def _run_stage(
                 start=start,
                 stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, lambda step, outputs: bar.reach(step + 1), *stopping),
+                after=(watching, recorder, keeper, sketches, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:

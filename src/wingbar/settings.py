@@ -32,6 +32,7 @@ LIMITS = {
     "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
     "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
     "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER),
+    "run.pictures_every": (0, FOREVER),
 }  # fmt: skip
 
 

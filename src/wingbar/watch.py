@@ -29,7 +29,7 @@ from wingbar.settings import changed
 from wingbar.train.loop import After
 from wingbar.types import Output, UserError
 
-__all__ = ["CollapseAlarm", "Collapsed", "Look", "build_looks", "find_test", "kappa_alarm", "watch"]
+__all__ = ["CollapseAlarm", "Collapsed", "Look", "build_looks", "find_test", "kappa_alarm", "sample", "watch"]
 
 CHUNK = 128  # images that are embedded at once
 DECAYS = (0.1, 0.01, 0.001)  # fewer than a final evaluation tries, and fitted less exactly
@@ -60,16 +60,16 @@ def build_looks(config: Config, stage: Stage, test: Store | None) -> list[Look]:
     embed = partial(_embed, config, stage.method)
     train, looks = stage.batches.store, []
     if config.run.doctor and len(train.images) > 1:
-        sample = _sample(train, max(2, config.run.doctor), device=train.aspect.device)
-        looks.append(Look(1, partial(_doctor, stage.method, embed, sample)))
+        few = sample(train, max(2, config.run.doctor), device=train.aspect.device)
+        looks.append(Look(1, partial(_doctor, stage.method, embed, few)))
     if test is not None:
-        splits = [_sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
+        splits = [sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
         _check_classes(splits[0])
         looks.append(Look(config.run.probe_every, partial(_probe, embed, *splits)))
     return looks
 
 
-def _sample(store: Store, most: int, *, device: torch.device) -> Store:
+def sample(store: Store, most: int, *, device: torch.device) -> Store:
     """The same images in every run and at every step: at most so many, drawn at random, held in memory."""
     count = len(store.images)
     rows = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
@@ -101,9 +101,9 @@ Embed = Callable[[Store], Tensor]
 
 
 @torch.no_grad()
-def _doctor(method: Any, embed: Embed, sample: Store) -> dict[str, float]:
+def _doctor(method: Any, embed: Embed, few: Store) -> dict[str, float]:
     """The collapse doctor's light form; nothing where weights are no numbers any more, as the next loss will tell."""
-    features = embed(sample)
+    features = embed(few)
     with evaluation_mode(method):
         embeddings = method.project(features)
     return facts(features, embeddings) if embeddings.isfinite().all() and features.isfinite().all() else {}

@@ -106,7 +106,16 @@ def some_flock(count: int = 120, *, encoder: str = "try-synth", labelled: bool =
     label = torch.arange(count) % 5
     places = torch.randn(count, 2, generator=generator) + 2 * torch.stack([label % 3, label // 3], dim=1)
     thumbnails = birds(30, side=40)[torch.arange(count) % 30]
-    return Flock(encoder, "PCA", places, label if labelled else None, list(NAMES), thumbnails, of or count)
+    return Flock(
+        encoder,
+        "PCA",
+        places,
+        label if labelled else None,
+        list(NAMES),
+        thumbnails,
+        of or count,
+        (1, 2) if labelled else (),
+    )
 
 
 def some_scores(lift: float, *, images: int = 200) -> dict[str, Score]:
@@ -131,8 +140,8 @@ def some_report(**changes) -> Report:
     report = Report(
         title=f"MoCo v2 + pairs on {HOSTILE}",
         summary=(
-            "try-moco: MoCo v2, timm/test_resnet from random weights, 200 images without labels, 2 epochs, seed 0.",
-            "try-synth: MoCo v2 + pairs, timm/test_resnet from random weights, 200 images without labels, 2 epochs.",
+            "MoCo v2, timm/test_resnet from random weights, 200 images without labels, 2 epochs, seed 0.",
+            "MoCo v2 + pairs, timm/test_resnet from random weights, 200 images without labels, 2 epochs.",
         ),
         runs=("try-moco", "try-synth"),
         verdicts=[

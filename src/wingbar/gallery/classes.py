@@ -24,7 +24,7 @@ def likest_pair(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> 
 
 def likest_classes(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], *, count: int) -> list[int]:
     """Up to `count` classes, sorted: those of the likest pair, then of the next, and so on."""
-    present, place = labels.unique(return_inverse=True)
+    present, place = torch.unique(labels, return_inverse=True)
     sums = torch.zeros(len(present), features.shape[1], dtype=features.dtype, device=features.device)
     means = unit_length(sums.index_add_(0, place, unit_length(features)))
     above = (means @ means.T).triu(1) + torch.full((len(present),) * 2, -4.0, device=means.device).tril()

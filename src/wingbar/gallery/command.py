@@ -11,7 +11,7 @@ import tyro
 
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.subject import Setting, check_candidate
-from wingbar.gallery import cam, pairs
+from wingbar.gallery import cam, curves, map, neighbours, pairs, spread
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
@@ -29,6 +29,27 @@ Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, a
 FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a report
     "pairs": pairs.draw,
     "cam": cam.draw,
+    "spread": spread.draw,
+    "curves": curves.draw,
+    "neighbours": neighbours.draw,
+    "map": map.draw,
+from wingbar.gallery.options import Show
+from wingbar.gallery.visit import Visit
+from wingbar.machine import choose_device
+from wingbar.show.style import save
+from wingbar.types import UserError
+from wingbar.weights import FILE_ENDINGS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "draw_pictures", "show"]
+
+Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, and what they show
+
+FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a report
+    "pairs": pairs.draw,
+from wingbar.gallery import cam, curves, map, neighbours, pairs, spread
 }
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wingbar.config import Config
 from wingbar.exam.compare import but
-from wingbar.gallery.visit import short_names
+from wingbar.gallery.options import Show
+from wingbar.gallery.visit import Visit, short_names
 from wingbar.runfolder import is_run
 from wingbar.settings import from_json
 from wingbar.show.contents import Panel
+from wingbar.show.curves import draw_curves
 from wingbar.show.panels import Recorded, panels
+from wingbar.show.style import THEMES
 from wingbar.train.record import read_lines
 from wingbar.types import UserError
 
-__all__ = ["SEEDS", "Chronicle", "check_same_data", "gather_curves", "read_chronicle"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-SEEDS = "Bands: 95 % intervals of the mean over runs that differ only in their seed (Student's t)."
+__all__ = ["Chronicle", "check_same_data", "draw", "gather_curves", "note_on", "read_chronicle"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,13 @@ def _over_seeds(chronicles: Sequence[Chronicle]) -> list[list[int]]:
     return [list(group.values()) for group in groups.values()]
 
 
+def note_on(drawn: Sequence[Panel]) -> str:
+    """What a reader of these curves must know."""
+    banded = any(curve.low is not None for panel in drawn for curve in panel.curves)
+    bands = " Bands: 95 % interval of the mean over seeds (Student's t)." if banded else ""
+    return f"Losses and what goes with them are means since the point before.{bands}"
+
+
 def check_same_data(chronicles: Sequence[Chronicle]) -> None:
     """Refuse runs that cannot be compared."""
     first = chronicles[0]
@@ -98,5 +108,15 @@ def _shared_name(names: Sequence[str]) -> str:
     """
     if len(names) == 1:
         return names[0]
-    alike = os.path.commonprefix(list(names)).removesuffix("seed").rstrip("-_./ ")
+    count = next((at for at, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
+    alike = names[0][:count].removesuffix("seed").rstrip("-_./ ")
     return f"{alike or names[0]}, {len(names)} seeds"
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """All runs in one picture; a second one where they differ in a setting that the paper varies."""
+    folders = [candidate.folder for candidate in visit.candidates if candidate.folder]
+    if not folders:
+        raise UserError(f"{visit.candidates[0].name} is no run, so nobody recorded how it was trained; give a run")
+    drawn = gather_curves(folders)
+    yield "curves", draw_curves(drawn, THEMES[asked.theme], title="Training", note=note_on(drawn))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -14,11 +14,18 @@ from torch.nn import functional
 from wingbar.evaluate.pairs import to_bytes
 from wingbar.exam.subject import Subject
 from wingbar.gallery.classes import likest_classes
+from wingbar.gallery.options import Show
+from wingbar.gallery.visit import Visit
 from wingbar.losses import unit_length
 from wingbar.show.contents import Flock
+from wingbar.show.map import draw_map
+from wingbar.show.style import THEMES
 from wingbar.types import UserError
 
-__all__ = ["PROJECTIONS", "Projected", "gather_flock", "pca"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["PROJECTIONS", "Projected", "draw", "gather_flock", "pca"]
 
 FEWEST = 3  # points: fewer have no shape
 COLOURS = 6  # classes that can be told apart at a glance
@@ -37,7 +44,9 @@ def gather_flock(subject: Subject, name: str, *, how: str = "pca", points: int =
     """A map of the subject's test features, or of a random sample where there are more than `points`."""
     split = subject.test
     if min(len(split.labels), points) < FEWEST:
-        raise UserError(f"a map needs {FEWEST} images or more; there are {len(split.labels)}, and {points} are asked for")
+        raise UserError(
+            f"a map needs {FEWEST} images or more; there are {len(split.labels)}, and {points} are asked for"
+        )
     order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
     rows = order[:points].sort().values
     features = unit_length(subject.features(split).cpu()[rows].double())
@@ -63,18 +72,25 @@ def _marked(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"] | None) 
 def _thumbnails(subject: Subject, rows: Int[Tensor, " n"]) -> UInt8[Tensor, "n 3 s s"]:
     """As the encoder sees the images, but small."""
     store, found = subject.test.store, []
-    for few in rows.split(CHUNK):
+    for few in torch.split(rows, CHUNK):
         there = few.to(store.aspect.device)
         images = subject.prepare(store.images[there if isinstance(store.images, Tensor) else few], store.aspect[there])
         found.append(to_bytes(functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear", antialias=True)))
     return torch.cat(found)
 
 
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """A map per encoder; where there are several, files are named after them."""
+    for subject, short, ending in visit.named:
+        flock = gather_flock(subject, short, how=asked.map.how, points=asked.map.points, seed=asked.seed)
+        yield f"map{ending}", draw_map(flock, THEMES[asked.theme])
+
+
 # --- projections -----------------------------------------------------------------------------------------------------
 
 
 def pca(features: Float[Tensor, "n dim"], seed: int = 0) -> Projected:
-    """The two principal components; each points to where its largest loading is positive, so nothing is left to chance."""
+    """The two principal components, each pointing to where its largest loading is positive: nothing is random."""
     centred = features.double() - features.double().mean(dim=0)
     variance, axes = torch.linalg.eigh(centred.T @ centred)
     axes = axes[:, -2:].flip(1)
@@ -104,4 +120,6 @@ def _library(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"this map needs {package}, which is not installed; pip install {package}, or use pca") from error
+        raise UserError(
+            f"this map needs {package}, which is not installed; pip install {package}, or use pca"
+        ) from error

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from wingbar import criteria
 from wingbar.config import Config
+from wingbar.criteria import LowVariance, row_std
 from wingbar.data.listing import known
 from wingbar.gallery.classes import likest_pair
+from wingbar.gallery.options import Show
+from wingbar.gallery.visit import Visit
 from wingbar.losses import as_is, unit_length
+from wingbar.runs import load_method
 from wingbar.show.contents import Spread, Spreads
-from wingbar.train import checkpoint
+from wingbar.show.spread import draw_spread
+from wingbar.show.style import THEMES
 from wingbar.types import UserError
 
-__all__ = ["Measure", "bank_measure", "feature_measure", "gather_spreads"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Measure", "bank_measure", "draw", "feature_measure", "gather_spreads"]
 
 FEWEST = 3  # images of a class: fewer have no density
 
@@ -32,19 +39,17 @@ class Reading(NamedTuple):
     seen: Callable[[Tensor], Tensor]
 
 
+def _unit_columns(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    return functional.normalize(rows, dim=0)
+
+
 READINGS = {
     "row_std": Reading("standard deviation of a coordinate of the unit features", unit_length),
     "row_std_minmax": Reading("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
-    "column_variance": Reading("variance of a dimension scaled to unit length", lambda rows: _unit_columns(rows)),
-    "column_variance_minmax": Reading(
-        "variance of a dimension scaled to unit length, from 0 to 1", lambda rows: _unit_columns(rows)
-    ),
+    "column_variance": Reading("variance of a dimension scaled to unit length", _unit_columns),
+    "column_variance_minmax": Reading("variance of a dimension scaled to unit length, from 0 to 1", _unit_columns),
     "raw_variance": Reading("variance of a dimension", as_is),
 }
-
-
-def _unit_columns(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-    return functional.normalize(rows, dim=0)
 
 
 class Measure(NamedTuple):
@@ -57,24 +62,21 @@ class Measure(NamedTuple):
 
 
 def bank_measure(folder: Path, config: Config) -> Measure | None:
-    """What a run's low-variance criterion compares with κ, from the bank in its checkpoint; None without such a bank."""
-    path = folder / "checkpoint.pt"
-    if not config.synth.on or "lowvar" not in config.synth.criteria or not path.exists():
+    """What a run's low-variance criterion compares with κ, from its own bank; None for runs without one."""
+    if not config.synth.on or "lowvar" not in config.synth.criteria:
         return None
-    state = checkpoint.read(path)[1]["method"]
-    prefix = f"criteria.{config.synth.criteria.index('lowvar')}.bank."
-    filled = state[prefix + "_extra_state"]["filled"]
-    if filled < 2:
+    criterion = next(one for one in load_method(folder).criteria if isinstance(one, LowVariance))
+    if len(criterion.bank) < criterion.ready:
         return None
-    spread = getattr(criteria, config.readings.spread)(state[prefix + "rows"][:filled])
-    return Measure(spread, config.readings.spread, config.synth.kappa, f"the {filled:,} features in the run's bank")
+    over = f"the {len(criterion.bank):,} features in the run's bank"
+    return Measure(criterion.spread(criterion.bank.seen), config.readings.spread, criterion.kappa, over)
 
 
 def feature_measure(features: Float[Tensor, "n dim"]) -> Measure:
     """The default reading on features of images, for encoders without the criterion."""
     if len(features) < FEWEST:
         raise UserError(f"got {len(features)} images; how features spread shows in {FEWEST} or more: give more images")
-    return Measure(criteria.row_std(features).cpu(), "row_std", None, f"{len(features):,} images")
+    return Measure(row_std(features).cpu(), "row_std", None, f"{len(features):,} images")
 
 
 def gather_spreads(
@@ -85,7 +87,8 @@ def gather_spreads(
     *,
     chosen: tuple[str, str] | None = None,
 ) -> Spreads:
-    """The images along the least and the most spread dimension that vary in them; two classes, the likest by default."""
+    """Images along the least and the most spread of the dimensions that vary in them; two classes, the likest if none
+    are chosen."""
     words, seen = READINGS[measure.reading]
     pair = None if labels is None else _pair(features, labels, names, chosen)
     if pair is None and chosen:
@@ -119,7 +122,7 @@ def _pair(
             known("class", name, names)
         return names.index(chosen[0]), names.index(chosen[1])
     enough = (labels.bincount() >= FEWEST)[labels]
-    if len(labels[enough].unique()) < 2:
+    if int((labels.bincount() >= FEWEST).sum()) < 2:
         raise UserError(f"two classes with {FEWEST} images or more are needed to compare them; give more images")
     return likest_pair(features[enough.to(features.device)], labels[enough].to(features.device))
 
@@ -129,3 +132,16 @@ def _rows(labels: Int[Tensor, " n"], which: int, names: Sequence[str]) -> Int[Te
     if len(rows) < FEWEST:
         raise UserError(f"class {names[which]!r} has {len(rows)} images here; a density needs {FEWEST} or more")
     return rows
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """A picture per encoder; where there are several, files are named after them."""
+    split = visit.split
+    labels, names = (split.labels, split.classes) if split.labelled else (None, ())
+    for subject, short, ending in visit.named:
+        features, candidate = subject.features(split), subject.candidate
+        measure = bank_measure(candidate.folder, candidate.config) if candidate.folder and candidate.config else None
+        contents = gather_spreads(
+            measure or feature_measure(features), features, labels, names, chosen=asked.spread.classes
+        )
+        yield f"spread{ending}", draw_spread(contents, THEMES[asked.theme], title=f"Spread of the features of {short}")

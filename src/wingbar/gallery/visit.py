@@ -38,6 +38,13 @@ class Visit:
         return [Subject(candidate, *self._splits, self.setting) for candidate in self.candidates]
 
     @property
+    def named(self) -> list[tuple[Subject, str, str]]:
+        """Each encoder, what it is called in a picture, and the ending of its files' names: none if it is alone."""
+        names = short_names([candidate.name for candidate in self.candidates])
+        endings = [f"-{file_name(name)}" if len(names) > 1 else "" for name in names]
+        return list(zip(self.subjects, names, endings, strict=True))
+
+    @property
     def split(self) -> Split:
         """The images that are shown, labelled or not."""
         return self._splits[1]

@@ -67,7 +67,8 @@ def ladder_json(encoder: str, ladder: Ladder) -> dict[str, Any]:
 
 
 def attended_json(attended: Attended) -> dict[str, Any]:
-    """The image, then every encoder's map over it."""
+    """The image, then every encoder's map over it; small images are enlarged first, for a smooth outline."""
+    attended = _enlarged(attended)
     maps = torch.stack([_overlaid(attended.image, cam) for cam in attended.cam], dim=1)
     tiles = torch.cat([attended.image[:, None], maps], dim=1)
     if attended.outline is not None:
@@ -92,6 +93,21 @@ def _attended_caption(attended: Attended) -> str:
     shares = ", ".join(f"{name} {100 * mean:.0f} %" for name, mean in zip(attended.encoders, means, strict=True))
     chance = 100 * attended.area.mean().item()
     return f"{said} Energy inside the outline, mean of these images: {shares}; by chance {chance:.0f} %, its area."
+
+
+def _enlarged(attended: Attended) -> Attended:
+    side = attended.image.shape[-1]
+    if side >= PICTURE:
+        return attended
+
+    def grown(maps: Float[Tensor, "_ maps h w"]) -> Float[Tensor, "_ maps size size"]:
+        return F.interpolate(maps, (PICTURE, PICTURE), mode="bicubic").clamp(0, maps.max().item())
+
+    return attended._replace(
+        image=grown(attended.image.float()).round().to(torch.uint8),
+        cam=grown(attended.cam),
+        outline=None if attended.outline is None else grown(attended.outline[:, None])[:, 0],
+    )
 
 
 def _overlaid(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n 3 h w"]:

@@ -31,7 +31,7 @@ def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: 
     everyone, labelled = _beginnings(visit) | named, visit.split.labelled
     return Report(
         title=_title(methods, visit.config),
-        summary=tuple(map(summary_of, names, visit.candidates, methods)),
+        summary=tuple(map(summary_of, visit.candidates, methods)),
         runs=tuple(names),
         verdicts=_verdicts(visit, named, asked),
         scored=_scored(visit, everyone, asked, paper) if labelled else [],

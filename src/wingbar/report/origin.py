@@ -98,13 +98,13 @@ def _environment(candidate: Candidate) -> Mapping[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def summary_of(name: str, candidate: Candidate, method: str) -> str:
+def summary_of(candidate: Candidate, method: str) -> str:
     """A run in one sentence: what was trained on what, for how long."""
     config, made_with = candidate.config, _environment(candidate)
     assert config is not None
     machine = made_with.get("gpu") or f"{made_with.get('cores', 'some')} CPU cores"
     return (
-        f"{name}: {method}, {config.encoder.name} from {config.encoder.weights} weights, {made_with['images']:,} "
+        f"{method}, {config.encoder.name} from {config.encoder.weights} weights, {made_with['images']:,} "
         f"images without labels, {config.run.epochs} epochs in batches of {config.data.batch}, seed {config.run.seed}, "
         f"on {machine}."
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from wingbar.show.cells import Cell, Scale, coloured, draw_cells
+from wingbar.show.cells import Cell, Scale, coloured, draw_cells, ramp
 from wingbar.show.contents import Attended
 from wingbar.show.style import LIGHT, Style
 
@@ -25,12 +26,11 @@ KINDS = {
 
 
 def laid_over(image: UInt8[Tensor, "3 h w"], cam: Float[Tensor, "h w"]) -> Float[np.ndarray, "h w 4"]:
-    """The map's colours over the image in greys, the stronger the less of the image is left."""
-    grey = (image.float() / 255).mean(dim=0).cpu().numpy()[..., None]
-    weight = 0.35 + 0.35 * cam.cpu().numpy()[..., None]
-    colour = coloured(cam, HEAT)
-    colour[..., :3] = weight * colour[..., :3] + (1 - weight) * grey
-    return colour
+    """Half the map's colours, half the image in greys: colour is attention, light and shade are the image."""
+    mixed = coloured(cam, HEAT)
+    grey = (image.float() / 255).mean(dim=0).cpu().numpy()
+    mixed[..., :3] = (mixed[..., :3] + grey[..., None]) / 2
+    return mixed
 
 
 def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
@@ -40,7 +40,8 @@ def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", 
     if attended.area is not None:
         told += " Under it, how much of its energy lies inside the outline; chance is the outline's area."
     heads = ("image", *attended.encoders)
-    scale = Scale(HEAT, "0", "highest")
+    mid_grey = torch.full((3, *ramp().shape), 128, dtype=torch.uint8)
+    scale = Scale(laid_over(mid_grey, ramp()), "0", "highest")
     return draw_cells(rows, style, title=title or "Where encoders look", heads=heads, note=told, scale=scale)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from wingbar.show.style import LIGHT, Style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Cell", "Scale", "coloured", "draw_cells"]
+__all__ = ["Cell", "Scale", "coloured", "draw_cells", "ramp"]
 
 GAP = 0.07  # between pictures
 TITLE, HEAD, BELOW, NOTE = 0.27, 0.2, 0.17, 0.14  # heights of lines
@@ -31,9 +32,9 @@ class Cell(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What colours mean: the first and the last of a colour map."""
+    """What colours mean: those from the first to the last, and what these two say."""
 
-    heat: str
+    colours: Float[np.ndarray, "1 k 4"]
     low: str
     high: str
 
@@ -43,6 +44,11 @@ def coloured(values: Float[Tensor, "h w"], heat: str) -> Float[np.ndarray, "h w 
     from matplotlib import colormaps
 
     return np.asarray(colormaps[heat](values.cpu().numpy()))
+
+
+def ramp() -> Float[Tensor, "1 128"]:
+    """Values from 0 to 1, of which a scale is made."""
+    return torch.linspace(0, 1, 128)[None]
 
 
 def draw_cells(
@@ -59,7 +65,7 @@ def draw_cells(
     """A row of pictures per row of cells, each `side` inches wide; the scale stands beside the note, below them."""
     pitch, left = side + GAP, MARGIN + (NAME if names else 0.0)
     across = max(map(len, rows)) * pitch - GAP
-    lines = wrapped(note, left - MARGIN + across - (1.9 if scale else 0.0))
+    lines = wrapped(note, left - MARGIN + across - (1.2 if scale else 0.0))
     top = MARGIN + (TITLE if title else 0) + (HEAD if heads else 0)
     step = pitch + (BELOW if any(cell.below for row in rows for cell in row) else 0)
     foot = max(NOTE * len(lines), 0.3 if scale else 0) + (0.1 if lines or scale else 0)
@@ -89,8 +95,6 @@ def _mount(paper: Sheet, cell: Cell, x: float, y: float, side: float) -> None:
 
 def _draw_scale(paper: Sheet, scale: Scale, right: float, y: float, *, width: float = 0.9) -> None:
     """A bar of colours that ends at `right`, its meaning at both ends."""
-    from matplotlib import colormaps
-
-    paper.picture(np.asarray(colormaps[scale.heat](np.linspace(0, 1, 128)))[None], right - width, y, width, 0.1)
+    paper.picture(scale.colours, right - width, y, width, 0.1)
     paper.words(scale.low, right - width, y + 0.18, size=6.0, ink=paper.style.pale)
     paper.words(scale.high, right, y + 0.18, size=6.0, ink=paper.style.pale, align="right")

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wingbar.show.chart import chart, put_legend
 from wingbar.show.contents import Curve, Panel
-from wingbar.show.style import Style, figure
+from wingbar.show.style import LIGHT, Style
 from wingbar.types import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ DASHES = ("-", "--", ":")  # when colours are used up
 LEVELS = ((0, (1, 2)), (0, (5, 2, 1, 2)))  # dots for chance, dashes and dots for what else curves are compared with
 
 
-def draw_curves(panels: Sequence[Panel], style: Style, *, caption: str = "") -> Figure:
+def draw_curves(panels: Sequence[Panel], style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
     """A small panel for each; a curve has the same colour in all of them."""
     if not panels:
         raise UserError("there is nothing to draw curves of; train for an epoch or more first")
@@ -32,8 +33,8 @@ def draw_curves(panels: Sequence[Panel], style: Style, *, caption: str = "") -> 
     down = -(-len(panels) // across)
     width, height = ALONE if len(panels) == 1 else (across * WIDE, down * HIGH)
     columns = _legend_columns(looks, width)
-    room = LEGEND * -(-len(looks) // columns) + 0.25 + (0.2 if caption else 0)
-    with figure(width, height + room, style) as page:
+    legend = LEGEND * -(-len(looks) // columns) + 0.1
+    with chart(width, height, style, title=title, note=note, legend=legend) as page:
         axes = page.subplots(down, across, squeeze=False).flatten().tolist()
         for number, (place, panel) in enumerate(zip(axes, panels, strict=False)):
             _draw(place, panel, looks)
@@ -41,9 +42,7 @@ def draw_curves(panels: Sequence[Panel], style: Style, *, caption: str = "") -> 
                 place.set_xlabel(panel.x_label)  # else the panel below says it
         for empty in axes[len(panels) :]:
             empty.set_axis_off()
-        page.legend(*_handles(axes), loc="outside upper left", ncols=columns)
-        if caption:
-            page.supxlabel(caption, x=0.01, ha="left", color=style.pale, fontsize=7)
+        put_legend(page, *_handles(axes), columns=columns, title=title)
     return page
 
 

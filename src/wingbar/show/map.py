@@ -11,8 +11,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wingbar.show.chart import chart
 from wingbar.show.contents import Flock
-from wingbar.show.style import Style, figure
+from wingbar.show.style import LIGHT, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,41 +33,44 @@ TIE = np.linspace(0, 1, 9)[:, None]  # places along the line from a point to its
 Numbers = NDArray[np.float64]
 
 
-def draw_map(contents: Flock, style: Style) -> Figure:
+def draw_map(contents: Flock, style: Style = LIGHT) -> Figure:
     """All points to one scale, the marked classes in colour, and pictures where there is room beside their points."""
     low, high = contents.places.min(dim=0).values, contents.places.max(dim=0).values
     reach = (high - low).clamp_min(0.55 * float((high - low).max().clamp_min(1e-9))) * ROOM / 2
     unit = float(2 * reach.max()) / SIDE  # of the map's inches
     width, height = (2 * reach / unit).tolist()
-    with figure(width + (1.9 if contents.marked else 0), height + 0.45, style) as page:
+    title = f"{contents.encoder}: features by {contents.how}"
+    with chart(width + (1.9 if contents.marked else 0), height, style, title=title, note=_note(contents)) as page:
         axes = page.subplots()
         (left, bottom), (right, top) = ((low + high) / 2 - reach).tolist(), ((low + high) / 2 + reach).tolist()
         axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[], aspect="equal")  # places have no unit
         axes.spines[:].set_visible(False)
         _points(axes, contents, style)
         _pictures(axes, contents, style, side=unit * PICTURE)
-        axes.set_title(f"{contents.encoder}: {contents.how}")
         if contents.marked:
             page.legend(loc="outside right upper", markerscale=1.5, title="most alike to the encoder", alignment="left")
-        page.supxlabel(_caption(contents), x=0.01, ha="left", color=style.pale, fontsize=7)
     return page
 
 
-def _caption(contents: Flock) -> str:
+def _note(contents: Flock) -> str:
     shown = len(contents.places)
-    return f"All {shown:,} images." if shown == contents.of else f"{shown:,} of {contents.of:,} images, drawn at random."
+    return (
+        f"All {shown:,} images." if shown == contents.of else f"{shown:,} of {contents.of:,} images, drawn at random."
+    )
 
 
 def _points(axes: Axes, contents: Flock, style: Style) -> None:
-    places, label = contents.places.numpy(), None if contents.label is None else contents.label.numpy()
-    size, dots = float(np.clip(6000 / len(places), 4, 16)), {"linewidths": 0, "alpha": 0.8}
+    """Every class in its colour, over all the others."""
+    x, y = contents.places.numpy().T
+    label = np.full(len(x), -1) if contents.label is None else contents.label.numpy()
+    size, dots = float(np.clip(6000 / len(x), 4, 16)), dict[str, Any](linewidths=0, alpha=0.8)
     for which, colour in zip(contents.marked, style.series, strict=False):
-        name = contents.classes[which]
-        axes.scatter(*places[label == which].T, s=max(size, 12), color=colour, label=name, zorder=2, **dots)
-    others = np.ones(len(places), bool) if label is None else ~np.isin(label, contents.marked)
+        own, name = label == which, contents.classes[which]
+        axes.scatter(x[own], y[own], s=max(size, 12), color=colour, label=name, zorder=2, **dots)
+    others = ~np.isin(label, contents.marked)
     if others.any():
-        quiet = {"color": style.pale, "label": "other classes"} if contents.marked else {"color": style.series[0]}
-        axes.scatter(*places[others].T, s=size, zorder=1, **quiet, **dots)
+        colour, name = (style.pale, "other classes") if contents.marked else (style.series[0], "")
+        axes.scatter(x[others], y[others], s=size, color=colour, label=name, zorder=1, **dots)
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wingbar.show.cells import Cell, Scale, coloured, draw_cells
+from wingbar.show.cells import Cell, Scale, coloured, draw_cells, ramp
 from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.style import LIGHT, Style
 
@@ -27,7 +27,7 @@ def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str
         for row, name in enumerate(pairs.names)
     ]
     heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
-    scale = Scale(style.heat, "0", f"{most:.3f}")
+    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3f}")
     return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
 
 

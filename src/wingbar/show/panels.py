@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wingbar.evaluate.intervals import over_repeats
+from wingbar.evaluate.pairs import CRITERIA
 from wingbar.show.contents import Curve, Panel
 
 __all__ = ["Recorded", "panels"]
@@ -47,14 +48,20 @@ PROBES = (
     Quantity("probe/knn", "kNN probe", "accuracy, %", scale=100),
     Quantity("probe/linear", "linear probe", "accuracy, %", scale=100),
 )
-QUALITY = (Quantity("psnr", "rebuilt images", "PSNR, dB"),)
-DOCTOR = (
+QUALITY = (
+    Quantity("psnr", "rebuilt images", "PSNR, dB"),
     Quantity("doctor/rank", "effective rank of features", "directions"),
-    Quantity("doctor/embedding/rank", "effective rank of embeddings", "directions"),
-    Quantity("doctor/std", "spread of features", "std", level="doctor/healthy_std", level_name="healthy"),
     Quantity(
-        "doctor/embedding/std", "spread of embeddings", "std", level="doctor/embedding/healthy_std", level_name="healthy"
+        "doctor/embedding/std",
+        "spread of embeddings",
+        "std",
+        level="doctor/embedding/healthy_std",
+        level_name="healthy",
     ),
+)
+DOCTOR = (
+    Quantity("doctor/std", "spread of features", "std", level="doctor/healthy_std", level_name="healthy"),
+    Quantity("doctor/embedding/rank", "effective rank of embeddings", "directions"),
     Quantity("doctor/dead", "dead dimensions", "%", scale=100),
     Quantity("alignment", "alignment", "squared distance"),
     Quantity("doctor/embedding/uniformity", "uniformity", "log potential"),
@@ -79,12 +86,13 @@ def _keys(recorded: Sequence[Recorded]) -> list[str]:
 
 
 def _quantities(keys: Sequence[str]) -> Iterator[Quantity]:
-    """Every loss has a chance level beside it, whatever it is called; rates and shares are named by what they are of."""
+    """Losses, whatever they are called, have a chance level beside them; rates and shares say what they are of."""
     for name in (key for key in keys if f"chance/{key}" in keys):
         yield Quantity(name, LOSSES.get(name, f"{name} loss"), "loss", level=f"chance/{name}")
     yield from (*PROBES, *QUALITY)
     for name in (key for key in keys if key.startswith("perturbed/")):
-        yield Quantity(name, f"perturbed by {name.removeprefix('perturbed/')}", "dimensions, %", scale=100)
+        criterion = name.removeprefix("perturbed/")
+        yield Quantity(name, f"perturbed by {CRITERIA.get(criterion, criterion)}", "dimensions, %", scale=100)
     yield from (*PAIRS, *DOCTOR)
     for name in (key for key in keys if key.startswith("lr/")):
         yield Quantity(name, f"learning rate: {name.removeprefix('lr/')}", "rate")

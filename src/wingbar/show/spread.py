@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wingbar.show.chart import chart
 from wingbar.show.contents import Spread, Spreads
-from wingbar.show.style import Style, figure
+from wingbar.show.style import LIGHT, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["density", "draw_spread"]
+__all__ = ["bandwidth", "density", "draw_spread"]
 
 GRID = 200  # points of a density
-WIDE = 140  # letters of a caption's line
 FAR = 2.5  # times the largest spread: a κ beyond is told, not drawn
 
 Numbers = NDArray[np.float64]
 
 
-def draw_spread(contents: Spreads, style: Style) -> Figure:
+def draw_spread(contents: Spreads, style: Style = LIGHT, *, title: str = "") -> Figure:
     """Left the images in the plane of both dimensions, densities along the axes; right the histogram of spreads."""
-    with figure(7.4, 3.7, style) as page:
+    with chart(7.4, 3.5, style, title=title, note=_note(contents)) as page:
         scatter, above, beside, histogram = _axes(page)
         least, most = _columns(contents.least), _columns(contents.most)
         for number, (x, y) in enumerate(zip(least, most, strict=True)):
@@ -42,15 +41,17 @@ def draw_spread(contents: Spreads, style: Style) -> Figure:
         if contents.classes:
             above.legend(*scatter.get_legend_handles_labels(), loc="lower left", bbox_to_anchor=(0, 1), ncols=1)
         _histogram(histogram, contents, style)
-        page.supxlabel(_caption(contents), x=0.01, ha="left", color=style.pale, fontsize=7)
     return page
 
 
 def _axes(page: Figure) -> tuple[Axes, Axes, Axes, Axes]:
     """The plane, the densities above and beside it, and the histogram."""
-    left, right = page.subfigures(1, 2, width_ratios=(1.1, 1))
+    left, right = page.subfigures(1, 2, width_ratios=(1.1, 1), squeeze=False).flatten().tolist()
     plane = left.subplot_mosaic(
-        [["above", "."], ["plane", "beside"]], width_ratios=(5, 1), height_ratios=(1, 5), gridspec_kw={"wspace": 0, "hspace": 0}
+        [["above", "."], ["plane", "beside"]],
+        width_ratios=(5, 1),
+        height_ratios=(1, 5),
+        gridspec_kw={"wspace": 0, "hspace": 0},
     )
     plane["above"].sharex(plane["plane"])
     plane["beside"].sharey(plane["plane"])
@@ -68,19 +69,24 @@ def _axis(which: str, spread: Spread) -> str:
     return f"{which} spread: dimension {spread.dimension} ({spread.spread:.3g})"
 
 
-def _caption(contents: Spreads) -> str:
+def _note(contents: Spreads) -> str:
     count, still = len(contents.spreads), int((contents.spreads == 0).sum())
     dead = f" {still} of {count:,} dimensions do not vary at all." if still else ""
     shown = len(contents.least.first) + len(contents.least.second)
-    return textwrap.fill(f"Dots: {shown:,} images. Spread: {contents.statistic}.{dead}", WIDE)
+    return f"Dots: {shown:,} images. Spread: {contents.statistic}.{dead}"
 
 
 # --- densities -------------------------------------------------------------------------------------------------------
 
 
+def bandwidth(values: Numbers) -> float:
+    """Silverman's, for one dimension."""
+    return float(values.std(ddof=1) * (4 / (3 * len(values))) ** 0.2)
+
+
 def density(values: Numbers, places: Numbers) -> Numbers:
     """A Gaussian kernel density with Silverman's bandwidth; values that are all the same have none."""
-    width = values.std(ddof=1) * (4 / (3 * len(values))) ** 0.2
+    width = bandwidth(values)
     if not width:
         return np.zeros_like(places)
     distance = (places[:, None] - values) / width
@@ -89,8 +95,9 @@ def density(values: Numbers, places: Numbers) -> Numbers:
 
 def _along(axes: Axes, values: Numbers, colour: str, *, upright: bool) -> None:
     """A filled density over its axis."""
-    places = np.linspace(values.min(), values.max(), GRID)  # no tails where there is no image
-    height, fill = density(values, places), {"color": colour, "alpha": 0.25, "linewidth": 0}
+    tail, floor = 3 * bandwidth(values), 0.0 if values.min() >= 0 else -np.inf  # features after a ReLU have no less
+    places = np.linspace(max(values.min() - tail, floor), values.max() + tail, GRID)
+    height, fill = density(values, places), dict[str, Any](color=colour, alpha=0.25, linewidth=0)
     if upright:
         axes.fill_between(places, height, **fill)
         axes.plot(places, height, color=colour, linewidth=1)
@@ -107,6 +114,7 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
     axes.set_title("all dimensions")
     axes.set_xlabel("spread")
     axes.set_ylabel("dimensions")
+    axes.locator_params(axis="y", integer=True)
     far = kappa is not None and kappa > FAR * spreads.max()
     edges = np.linspace(0, max(spreads.max(), 0 if far else kappa or 0) or 1, _bins(len(spreads)) + 1)
     _, _, bars = axes.hist(spreads, bins=list(edges), color=style.series[0])
@@ -114,19 +122,19 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
         return
     told = f"κ = {kappa:g}\n{100 * (spreads < kappa).mean():.1f} % below"
     if far:
-        _note(axes, edges[-1], f"{told}\n(κ is beyond this axis)", before=True)
+        _say(axes, edges[-1], f"{told}\n(κ is beyond this axis)", before=True)
         return
     for bar, start in zip(bars, edges, strict=False):  # type: ignore[arg-type]
         bar.set_alpha(1.0 if start < kappa else 0.35)
     axes.axvline(kappa, color=style.wrong, linewidth=1.2)
-    _note(axes, kappa, told, before=kappa > edges[-1] / 2)
+    _say(axes, kappa, told, before=kappa > edges[-1] / 2)
 
 
 def _bins(count: int) -> int:
     return int(np.clip(2 * count**0.5, 10, 60))
 
 
-def _note(axes: Axes, x: float, text: str, *, before: bool) -> None:
+def _say(axes: Axes, x: float, text: str, *, before: bool) -> None:
     """Words at the top, before or behind a place of the axis, above the highest bar."""
     axes.set_ylim(top=1.25 * axes.get_ylim()[1])
     axes.annotate(

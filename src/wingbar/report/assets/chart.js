@@ -1,6 +1,6 @@
 // One kind of chart: axes, curves with bands, bars, rules; values on hover and by arrow keys, curves on and off by legend.
 
-const MARGIN = { left: 52, right: 14, top: 10, bottom: 40 };
+const MARGIN = { left: 52, right: 14, top: 24, bottom: 40 };
 const SHAPES = ["", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 2"]; // of lines, so that colour is not all that differs
 
 /** Round numbers between two ends, about `count` of them. */
@@ -36,7 +36,7 @@ function extent(values, roomy = 0) {
 }
 
 /**
- * A chart of {label, xLabel, yLabel, logX, curves, bars, ticks, rules, zero}:
+ * A chart of {label, xLabel, yLabel, logX, xNames, curves, bars, ticks, rules, zero}: xNames stand at 0, 1, 2, …;
  * curves are {name, x, y, low, high, kind, fill}, bars {edges, counts}, ticks [{series, values}], rules [{x, label}].
  */
 function chart(spec) {
@@ -44,7 +44,7 @@ function chart(spec) {
   const plot = make("div", { class: "plot", tabindex: "0", role: "group", "aria-label": `${spec.label}. Left and right arrow keys read values.` });
   const bubble = make("div", { class: "bubble", hidden: "" });
   const news = announcer();
-  const frame = make("div", { class: "chart" }, legend(spec, hidden, () => render()), plot, news);
+  const frame = make("div", { class: "chart" }, spec.curves.length ? legend(spec, hidden, () => render()) : null, plot, news);
   let drawn = null;
 
   function render() {
@@ -59,7 +59,7 @@ function chart(spec) {
     drawn.place = Math.max(0, Math.min(drawn.stops.length - 1, place));
     const lines = pointAt(drawn, drawn.stops[drawn.place]);
     fillBubble(bubble, spec, drawn, drawn.stops[drawn.place], lines);
-    if (aloud) news.textContent = [`${spec.xLabel} ${short(drawn.stops[drawn.place])}`, ...lines.map((line) => `${line.name} ${short(line.y)}`)].join(", ");
+    if (aloud) news.textContent = [`${spec.xLabel} ${named(spec, drawn.stops[drawn.place])}`, ...lines.map((line) => `${line.name} ${short(line.y)}`)].join(", ");
   }
   function leave() {
     bubble.hidden = true;
@@ -138,14 +138,16 @@ function drawChart(spec, hidden, width) {
 
 function axes(spec, { width, height, rangeX, rangeY, toX, toY }) {
   const bottom = height - MARGIN.bottom;
-  const across = spec.logX ? logTicks(...rangeX) : ticks(...rangeX, Math.max(3, Math.floor(width / 90)));
+  const across = spec.xNames?.length ? spec.xNames.map((_, place) => place)
+    : spec.logX ? logTicks(...rangeX) : ticks(...rangeX, Math.max(3, Math.floor(width / 90)));
   const up = ticks(...rangeY, 5);
   return draw("g", { class: "axes", "aria-hidden": "true" },
     up.map((value) => draw("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: toY(value), y2: toY(value) })),
     up.map((value) => draw("text", { x: MARGIN.left - 8, y: toY(value) + 4, "text-anchor": "end" }, short(value))),
-    across.map((value) => draw("text", { x: toX(value), y: bottom + 17, "text-anchor": "middle" }, short(value))),
+    across.map((value) => draw("text", { x: toX(value), y: bottom + 17, "text-anchor": "middle" }, named(spec, value))),
     draw("line", { class: "base", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
-    draw("text", { class: "axis", x: width - MARGIN.right, y: height - 6, "text-anchor": "end" }, spec.xLabel));
+    draw("text", { class: "axis", x: width - MARGIN.right, y: height - 6, "text-anchor": "end" }, spec.xLabel),
+    draw("text", { class: "axis", x: 2, y: 12 }, spec.yLabel));
 }
 
 function drawCurve(curve, toX, toY, logX, filled) {
@@ -206,9 +208,12 @@ function pointAt(drawn, x) {
   return lines;
 }
 
+/** A place on the x-axis in words. */
+const named = (spec, x) => spec.xNames?.[x] ?? short(x);
+
 function fillBubble(bubble, spec, drawn, x, lines) {
   bubble.replaceChildren(
-    make("p", {}, `${spec.xLabel} ${short(x)}`),
+    make("p", {}, `${spec.xLabel} ${named(spec, x)}`),
     make("ul", {}, lines.map((line) => make("li", { class: `series-${line.series}` }, make("b", {}, short(line.y)), ` ${line.name}`))));
   bubble.hidden = false;
   const at = drawn.toX(x);
@@ -217,10 +222,10 @@ function fillBubble(bubble, spec, drawn, x, lines) {
 }
 
 /** The numbers of a chart, as a table. */
-function chartNumbers(caption, xLabel, curves) {
+function chartNumbers(caption, { xLabel, xNames, curves }) {
   const columns = [{ title: "curve" }, { title: xLabel, number: true }, { title: "value", number: true }, { title: "band", number: true }];
   const rows = curves.flatMap((curve) => curve.x.map((x, place) => [
-    words(curve.name), number(x), number(curve.y[place]),
+    words(curve.name), number(x, named({ xNames }, x)), number(curve.y[place]),
     curve.low ? number(curve.low[place], `${short(curve.low[place])} to ${short(curve.high[place])}`) : number(null),
   ]));
   return unfold("The numbers", lazily(() => sortable(caption, columns, rows)));

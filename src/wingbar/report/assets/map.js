@@ -1,15 +1,26 @@
 // Maps of features: a point an image; pointing at one, or walking to it with arrow keys, shows the picture.
 
-const MAP_COLOURS = 7;
-
 /** All maps of a report under one filter. */
 function showMaps(flocks) {
   const maps = flocks.map(featureMap);
   const classes = [...new Set(flocks.flatMap((flock) => (flock.label ? flock.classes : [])))];
   const filter = classes.length ? filterField("Filter by class", classes, (typed) => maps.map((map) => map.keep(typed))[0]) : null;
-  const many = classes.length > MAP_COLOURS ? ` Colours repeat every ${MAP_COLOURS} classes.` : "";
-  return [filter, make("div", { class: "maps" }, maps.map((map, place) =>
-    make("div", {}, make("h3", {}, `${flocks[place].encoder}`), figure(map.frame, flocks[place].caption + many))))];
+  return [filter, colourKey(flocks[0]), make("div", { class: "maps" }, maps.map((map, place) =>
+    make("div", {}, make("h3", {}, flocks[place].encoder), figure(map.frame, flocks[place].caption, mapNumbers(flocks[place])))))];
+}
+
+/** Which class has which colour, in all maps. */
+function colourKey(flock) {
+  if (!flock.marked.length) return null;
+  const shown = flock.marked.map((label, series) => make("li", { class: `series-${series}` }, flock.classes[label]));
+  const others = flock.classes.length > flock.marked.length ? make("li", { class: "others" }, "other classes") : null;
+  return make("ul", { class: "colours", "aria-label": "Colours" }, shown, others);
+}
+
+function mapNumbers(flock) {
+  const columns = [{ title: "image" }, { title: "class" }, { title: "x", number: true }, { title: "y", number: true }];
+  return unfold("The numbers", lazily(() => sortable(`Places of ${flock.encoder}`, columns, flock.places.map(([x, y], place) =>
+    [number(place + 1, String(place + 1)), words(flock.label ? flock.classes[flock.label[place]] : "–"), number(x), number(y)]))));
 }
 
 function featureMap(flock) {
@@ -30,18 +41,16 @@ function featureMap(flock) {
 
 function mapPoint(flock, place) {
   const label = flock.label ? flock.classes[flock.label[place]] : `image ${place + 1}`;
-  const series = flock.label ? flock.label[place] % MAP_COLOURS : 0;
-  return draw("circle", { class: `series-${series}`, r: 4.5, tabindex: "-1", role: "img", "aria-label": label, "data-place": place });
+  const series = flock.label ? flock.marked.indexOf(flock.label[place]) : 0;
+  return draw("circle", { class: series < 0 ? "others" : `series-${series}`, r: flock.places.length > 600 ? 3.2 : 4.5, tabindex: "-1", role: "img", "aria-label": label, "data-place": place });
 }
 
 /** Put the points where they belong in a frame of this width. */
 function placePoints(state, svg) {
   const width = state.frame.clientWidth;
   if (!width) return;
-  const height = Math.round(Math.min(560, Math.max(300, width * 0.8)));
-  const xs = scale(extent(state.flock.places.map(([x]) => x)), [14, width - 14]);
-  const ys = scale(extent(state.flock.places.map(([, y]) => y)), [height - 14, 14]);
-  state.at = state.flock.places.map(([x, y]) => [xs(x), ys(y)]);
+  const height = Math.round(Math.min(520, Math.max(280, width * 0.85)));
+  state.at = fitted(state.flock.places, width, height, 16);
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("width", width);
   svg.setAttribute("height", height);
@@ -49,6 +58,13 @@ function placePoints(state, svg) {
     point.setAttribute("cx", state.at[place][0].toFixed(1));
     point.setAttribute("cy", state.at[place][1].toFixed(1));
   });
+}
+
+/** Places in pixels, with one scale for both directions: distances on a map mean the same everywhere. */
+function fitted(places, width, height, margin) {
+  const [[left, right], [low, high]] = [extent(places.map(([x]) => x)), extent(places.map(([, y]) => y))];
+  const unit = Math.min((width - 2 * margin) / (right - left || 1), (height - 2 * margin) / (high - low || 1));
+  return places.map(([x, y]) => [width / 2 + unit * (x - (left + right) / 2), height / 2 - unit * (y - (low + high) / 2)]);
 }
 
 function pointed(state, target, act) {

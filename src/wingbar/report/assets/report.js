@@ -13,7 +13,7 @@ function sections(report) {
     headSection(report),
     section("tests", "Paired tests", report.tests.length ? testSection(report) : null),
     section("pairs", "Pairs", pairSection(report), missing.pairs),
-    section("cam", "Attention", report.attended.map((attended) => [make("h3", {}, attended.kind), showAttended(attended)]), missing.cam),
+    section("cam", "Attention", report.attended.map(showAttended), missing.cam),
     section("neighbours", "Neighbours", report.ranking ? showRanking(report.ranking) : null, missing.neighbours),
     section("map", "Map", report.flocks.length ? showMaps(report.flocks) : null, missing.map),
     section("spread", "Spread", report.spreads.map((spreads) => [make("h3", {}, spreads.encoder), showSpreads(spreads)]), missing.spread),
@@ -70,6 +70,7 @@ function folds() {
   document.addEventListener("toggle", (event) => {
     if (event.target.open) event.target.querySelectorAll(".lazy").forEach((place) => place.build());
   }, true);
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((fold) => { fold.open = true; }));
 }
 
 function begin() {

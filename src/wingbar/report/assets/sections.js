@@ -3,7 +3,7 @@
 function headSection(report) {
   return make("section", { class: "head", id: "result", "aria-labelledby": "title" },
     make("h1", { id: "title" }, report.title),
-    make("ul", { class: "summary" }, report.summary.map((sentence) => make("li", {}, sentence))),
+    make("ul", { class: "summary" }, report.summary.map((sentence, place) => make("li", {}, make("b", {}, report.runs[place]), `: ${sentence}`))),
     make("div", { class: "verdicts" }, report.verdicts.map(verdictCard)),
     make("h2", { id: "scores" }, "Scores"),
     report.unscored ? make("p", { class: "note" }, report.unscored) : scoreFigure(report));
@@ -49,17 +49,27 @@ function pairSection(report) {
   });
 }
 
+const FIRST = 6; // charts that are seen before anything is unfolded
+
 function curveSection(report) {
-  return make("div", { class: "charts" }, report.panels.map((panel) => {
-    const colours = new Map(); // a chance level has the colour of nobody, the others theirs in order
-    const curves = panel.curves.map((curve) => {
-      if (curve.kind !== "chance") colours.set(curve.name, colours.size);
-      return { ...curve, series: colours.get(curve.name) % 7 || 0 };
-    });
-    const label = `${panel.title}: ${panel.y_label} over ${panel.x_label}`;
-    return make("div", {}, make("h3", {}, panel.title),
-      figure(chart({ label, xLabel: panel.x_label, yLabel: panel.y_label, logX: panel.log_x, curves }), panel.caption, chartNumbers(label, panel.x_label, curves)));
-  }));
+  const panels = report.panels.map(curvePanel);
+  const rest = panels.splice(FIRST);
+  return [
+    make("div", { class: "charts three" }, panels),
+    rest.length ? unfold(`${counted(rest.length, "more curve")}: rates, speed, diagnostics`, make("div", { class: "charts three" }, rest)) : null,
+  ];
+}
+
+function curvePanel(panel) {
+  const colours = new Map(); // a chance level has the colour of nobody, the others theirs in order
+  const curves = panel.curves.map((curve) => {
+    if (curve.kind !== "chance") colours.set(curve.name, colours.size);
+    return { ...curve, series: colours.get(curve.name) % 7 || 0 };
+  });
+  const label = `${panel.title}: ${panel.y_label} over ${panel.x_label}`;
+  const spec = { label, xLabel: panel.x_label, yLabel: panel.y_label, logX: panel.log_x, xNames: panel.x_names, curves };
+  return make("div", {}, make("h3", {}, panel.title[0].toUpperCase() + panel.title.slice(1)),
+    figure(chart(spec), panel.caption, chartNumbers(label, spec)));
 }
 
 // --- origin ----------------------------------------------------------------------------------------------------------

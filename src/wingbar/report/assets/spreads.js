@@ -4,14 +4,14 @@ function showSpreads(spreads) {
   const titles = { least: "Least spread", most: "Most spread" };
   const densities = ["least", "most"].map((which) => {
     const one = spreads[which];
-    const curves = one.density.map((density, place) => ({ name: `${spreads.classes[place]} (${one.count[place]})`, x: one.grid, y: density, kind: "ours", series: place }));
+    const curves = one.density.map((density, place) => ({ name: `${spreads.classes[place]} (${one.count[place]})`, x: one.grid[place], y: density, kind: "ours", series: place }));
     const label = `${titles[which]} dimension, number ${one.dimension}, spread ${short(one.spread)}: density of its value`;
     return make("div", {}, make("h4", {}, `${titles[which]}: dimension ${one.dimension}`),
-      chart({ label, xLabel: "feature value", curves, zero: true, ticks: one.values.map((values, place) => ({ series: place, values })) }));
+      chart({ label, xLabel: "feature value", yLabel: "density", curves, zero: true, ticks: one.values.map((values, place) => ({ series: place, values })) }));
   });
   const kappa = spreads.kappa === null ? [] : [{ x: spreads.kappa, label: `κ = ${short(spreads.kappa)}` }];
   const histogram = make("div", {}, make("h4", {}, "All dimensions"),
-    chart({ label: `Histogram of the spreads of ${spreads.dimensions} dimensions`, xLabel: "spread", curves: [], bars: spreads.histogram, rules: kappa, zero: true }));
+    chart({ label: `Histogram of the spreads of ${spreads.dimensions} dimensions`, xLabel: "spread", yLabel: "dimensions", curves: [], bars: spreads.histogram, rules: kappa, zero: true }));
   return figure(make("div", { class: "charts three" }, densities, histogram), spreads.caption,
     unfold("The numbers", lazily(() => make("div", {}, spreadNumbers(spreads), histogramNumbers(spreads)))));
 }

@@ -5,7 +5,7 @@
  * The first cell of a row is its heading.
  */
 function sortable(caption, columns, rows) {
-  const body = make("tbody", {}, rows.map(tableRow));
+  const body = make("tbody", {}, rows.map((cells) => tableRow(cells, columns)));
   const heads = columns.map((column, place) =>
     make("th", { scope: "col", "aria-sort": "none", class: column.number ? "number" : null },
       make("button", { type: "button", onclick: () => sortBy(body, rows, heads, place) }, column.title)));
@@ -13,9 +13,9 @@ function sortable(caption, columns, rows) {
   return scrollable(table, caption);
 }
 
-function tableRow(cells) {
+function tableRow(cells, columns) {
   const row = make("tr", {}, cells.map((cell, place) =>
-    make(place ? "td" : "th", { scope: place ? null : "row", class: typeof cell.key === "number" ? "number" : null }, cell.content)));
+    make(place ? "td" : "th", { scope: place ? null : "row", class: columns[place].number ? "number" : null }, cell.content)));
   cells.row = row;
   return row;
 }

@@ -1,0 +1,140 @@
+"""What encoders find nearest to some images, before and after training.
+
+With labels, the queries are of the classes that are confused most: classes are ordered by the share of their images
+whose first neighbour is of another class, by the first of the trained encoders and among the images shown; of equal
+ones, the class with the lower mean average precision comes first. Each is represented by its image of median average
+precision, neither its worst nor its best. Without labels, queries are drawn at random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from wingbar.evaluate.pairs import to_bytes
+from wingbar.evaluate.retrieval import Retrieval, retrieve
+from wingbar.exam.splits import Split
+from wingbar.exam.subject import Subject, prepared
+from wingbar.gallery.options import Show
+from wingbar.gallery.visit import Visit, short_names
+from wingbar.losses import unit_length
+from wingbar.show.contents import Neighbourhood, Ranking
+from wingbar.show.neighbours import draw_ranking
+from wingbar.show.style import THEMES
+from wingbar.types import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["class_title", "confusable", "draw", "gather_ranking"]
+
+SIDE = 128  # of the pictures, pixels at most
+
+
+def gather_ranking(subjects: Sequence[Subject], split: Split, queries: Int[Tensor, " n"], *, count: int = 8) -> Ranking:
+    """The `count` images of the split that each encoder finds nearest to these queries."""
+    first = subjects[0]
+    side = min(SIDE, first.size)
+    names = short_names([subject.candidate.name for subject in subjects])
+    found = [
+        _found(subject, split, queries, name=name, count=count, side=side)
+        for subject, name in zip(subjects, names, strict=True)
+    ]
+    return Ranking(_pictures(first, split, queries, side), _titles(split, queries), found)
+
+
+def _found(
+    subject: Subject, split: Split, queries: Int[Tensor, " n"], *, name: str, count: int, side: int
+) -> Neighbourhood:
+    rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
+    pictures = _pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
+    labels = split.labels.cpu()
+    return Neighbourhood(
+        encoder=name,
+        nearest=pictures,
+        labels=[_titles(split, own) for own in rows],
+        right=labels[rows] == labels[queries, None] if split.labelled else None,
+        similarity=similarity,
+    )
+
+
+def nearest_rows(
+    features: Float[Tensor, "image dim"], queries: Int[Tensor, " n"], *, count: int
+) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """The rows most similar to each query and their cosines, the lower row first among equals; never the query."""
+    unit = unit_length(features)
+    cosine = (unit[queries] @ unit.T).scatter(1, queries[:, None], -torch.inf)
+    values, rows = cosine.sort(dim=1, descending=True, stable=True)
+    most = min(count, len(features) - 1)
+    return rows[:, :most], values[:, :most]
+
+
+# --- which queries ---------------------------------------------------------------------------------------------------
+
+
+def confusable(found: Retrieval, labels: Int[Tensor, " image"], *, count: int) -> Int[Tensor, " n"]:
+    """One image of each of the `count` classes that are confused most, the most confused class first."""
+    own, hit, precision = labels[found.query].cpu(), found.rank1.double().cpu(), found.average_precision.cpu()
+    classes = torch.unique(own).tolist()
+    order = sorted(classes, key=lambda label: (hit[own == label].mean().item(), precision[own == label].mean().item()))
+    chosen = [_median_row(precision, own == label) for label in order[:count]]
+    return found.query.cpu()[torch.tensor(chosen)]
+
+
+def _median_row(values: Float[Tensor, " n"], among: Tensor) -> int:
+    """The place of the (lower) median among the chosen values."""
+    places = among.nonzero().flatten()
+    return int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]])
+
+
+# --- pictures and names ----------------------------------------------------------------------------------------------
+
+
+def _pictures(subject: Subject, split: Split, rows: Int[Tensor, " n"], side: int) -> UInt8[Tensor, "n 3 side side"]:
+    """What the encoder sees, smaller."""
+    aspect = split.store.aspect[rows.to(split.store.aspect.device)]
+    there = rows.to(aspect.device) if isinstance(split.store.images, Tensor) else rows
+    return to_bytes(prepared(subject.setting.view, size=side)(split.store.images[there], aspect))
+
+
+def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
+    """Classes of images, or the names of their files where nobody knows classes."""
+    if split.labelled:
+        return [class_title(split.classes[label]) for label in split.labels[rows].tolist()]
+    return [Path(split.names[row]).name for row in rows.tolist()]
+
+
+def class_title(name: str) -> str:
+    """A class as people write it.
+
+    >>> class_title("001.Black_footed_Albatross")
+    'Black footed Albatross'
+    """
+    return re.sub(r"^\d+\.", "", name).replace("_", " ") or name
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """One picture of all encoders, the runs' initialisations first."""
+    count, split = asked.neighbours.count, visit.split
+    if count < 1 or len(split.labels) < 2:
+        raise UserError(f"{count} neighbours among {len(split.labels)} images cannot be shown; both must be larger")
+    queries = _queries(visit, asked.images)
+    ranking = gather_ranking(visit.with_beginnings, split, queries, count=count)
+    chosen = " from the classes that are confused most, the most confused first" if split.labelled else ""
+    note = f"{visit.said(len(queries))}{chosen}, and the images nearest to them by cosine, itself left out."
+    yield "neighbours", draw_ranking(ranking, THEMES[asked.theme], note=note)
+
+
+def _queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
+    split = visit.split
+    if not split.labelled:
+        return visit.choose(count)
+    judge = visit.subjects[0]
+    labels = split.labels.to(judge.scoring)
+    return confusable(retrieve(judge.features(split), labels), labels, count=count)

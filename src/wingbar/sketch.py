@@ -1,0 +1,160 @@
+"""Pictures while a run trains: pairs and curves in its folder, drawn anew after epochs.
+
+Nothing here reaches the training: a run has the same bits with and without it, goes on when a picture cannot be drawn,
+and waits for none of them, as a thread of its own draws.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from wingbar.build import Stage, build_views, plain_images
+from wingbar.config import Config
+from wingbar.data.batches import Batches, fold
+from wingbar.data.store import Store
+from wingbar.evaluate.pairs import make_pairs
+from wingbar.machine import choose_autocast, choose_device, uncompiled
+from wingbar.settings import changed
+from wingbar.show.contents import Pairs
+from wingbar.show.curves import draw_curves
+from wingbar.show.pairs import draw_pairs
+from wingbar.show.panels import Recorded, panels
+from wingbar.show.style import save
+from wingbar.train.record import read_lines
+from wingbar.types import Output
+from wingbar.watch import sample
+
+__all__ = ["Board", "Sketches", "build_sketches"]
+
+PAUSE = 60.0  # seconds from one drawing to the next, and to the first: it takes one or two of a core's
+LOOKED_AT, SHOWN = 16, 4  # images, as Grad-CAM compares images with one another
+PANELS = 8  # the most telling ones
+
+
+class Sketches:
+    """Callback of the loop, to stand behind the recorder; a context, at whose end the last state is drawn.
+
+    Drawn is after every so many epochs, though not within a minute of the last time: a run that is over sooner draws
+    nothing. What goes wrong is said once, and is the end of it.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        pairs: Callable[[], Pairs] | None,
+        due: Callable[[int], bool],
+        say: Callable[[str], None],
+        board: Board | None = None,
+    ) -> None:
+        self.out, self.pairs, self.due, self.say, self.board = out, pairs, due, say, board
+        self.drawn_at, self.step = time.monotonic(), 0
+        self.thread: Thread | None = None
+        self.failed = False
+
+    def __call__(self, step: int, outputs: Sequence[Output]) -> None:
+        """Begin to draw, if it is time and the last drawing is done."""
+        self.step = step + 1
+        busy = self.thread is not None and self.thread.is_alive()
+        if self.due(step) and not busy and time.monotonic() - self.drawn_at >= PAUSE:
+            self._begin()
+
+    def __enter__(self) -> Sketches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.thread is not None:
+            self.thread.join()
+            if kind is None:
+                self._begin()
+                self.thread.join()
+
+    def _begin(self) -> None:
+        """Make the pairs now, as the next step will change the weights; draw while it does."""
+        if self.failed:
+            return
+        self.drawn_at = time.monotonic()
+        pairs = self._guarded(self.pairs) if self.pairs else None
+        self.thread = Thread(target=partial(self._guarded, partial(self._draw, pairs, self.step)), daemon=True)
+        self.thread.start()
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """No picture is worth a run: whatever is raised becomes a sentence."""
+        try:
+            return work()
+        except Exception as error:
+            self.failed = True
+            self.say(f"no more pictures while training: {error or type(error).__name__}")
+            return None
+
+    def _draw(self, pairs: Pairs | None, step: int) -> None:
+        recorded = panels([Recorded("this run", [read_lines(self.out / "metrics.jsonl")])])
+        pages = {"curves": draw_curves(recorded[:PANELS], title=f"After step {step:,}")} if recorded else {}
+        if pairs is not None:
+            note = "Training images, always the same. Evaluation mode."
+            pages["pairs"] = draw_pairs(pairs, title=f"Pairs after step {step:,}", note=note)
+        for name, page in pages.items():
+            (path,) = save(page, self.out / "pictures" / f"training-{name}", ("png",))
+            if self.board:
+                self.board.pin(name, path, step)
+
+
+def build_sketches(config: Config, stage: Stage, method: Any, out: Path, say: Callable[[str], None]) -> Sketches:
+    """What the run's settings want to be drawn during a stage of `method`."""
+    every, per_epoch = config.run.pictures_every, stage.batches.per_epoch
+
+    def due(step: int) -> bool:
+        epoch, begun = divmod(step + 1, per_epoch)
+        return bool(every) and not begun and epoch % every == 0
+
+    pairs = _pairs(config, method, stage.batches.store) if every and config.synth.on else None
+    board = config.run.tensorboard and find_spec("tensorboard") is not None
+    return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures", stage.name) if board else None)
+
+
+def _pairs(config: Config, method: Any, store: Store) -> Callable[[], Pairs]:
+    """Makes pairs of the same few training images whenever it is called; the method is left as it was."""
+    device, plainly = choose_device(config.run.device), changed(config, {"run.compile": "off"})
+    few = sample(store, LOOKED_AT, device=store.aspect.device)
+    seed = fold(config.run.seed, LOOKED_AT)
+    batches = Batches(few, build_views(plainly), plain_images(plainly), size=len(few.images), seed=seed)
+    autocast = choose_autocast(config.run.precision, device)
+
+    def make() -> Pairs:
+        (batch,) = batches(0)
+        with uncompiled(method), autocast():
+            return make_pairs(method, batch, [""] * min(SHOWN, len(few.images)))
+
+    return make
+
+
+class Board:
+    """Pictures in TensorBoard, in a folder of their own, as it reads one file of a folder at a time."""
+
+    def __init__(self, folder: Path, stage: str) -> None:
+        self.folder, self.stage = folder, stage
+
+    @cached_property
+    def writer(self) -> Any:
+        """Opened with the first picture."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.folder))
+
+    def pin(self, name: str, path: Path, step: int) -> None:
+        """Show the picture in a file."""
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        self.writer.add_image(f"{self.stage}/{name}", pixels, step, dataformats="HWC")
+        self.writer.flush()

@@ -33,23 +33,6 @@ FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a repo
     "curves": curves.draw,
     "neighbours": neighbours.draw,
     "map": map.draw,
-from wingbar.gallery.options import Show
-from wingbar.gallery.visit import Visit
-from wingbar.machine import choose_device
-from wingbar.show.style import save
-from wingbar.types import UserError
-from wingbar.weights import FILE_ENDINGS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["FIGURES", "draw_pictures", "show"]
-
-Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, and what they show
-
-FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a report
-    "pairs": pairs.draw,
-from wingbar.gallery import cam, curves, map, neighbours, pairs, spread
 }
 
 

@@ -14,12 +14,13 @@ from wingbar.exam.subject import Subject
 from wingbar.gallery.cam import gather_attended
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.map import gather_flock
+from wingbar.gallery.neighbours import choose_queries, class_title, gather_ranking
 from wingbar.gallery.pairs import Synthesised, gather_pairs, makes_pairs
 from wingbar.gallery.spread import bank_measure, feature_measure, gather_spreads
 from wingbar.gallery.visit import Visit
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
-from wingbar.show.contents import Attended, Flock, Panel, Spreads
+from wingbar.show.contents import Attended, Flock, Panel, Ranking, Spreads
 from wingbar.types import UserError
 
 __all__ = ["gather_figures"]
@@ -46,6 +47,7 @@ def gather_figures(
         pairs={name: one.pairs for name, one in made.items()},
         ladders={name: [one.noise, *([one.criteria] if one.criteria else [])] for name, one in made.items()},
         attended=try_to("cam", lambda: [_attended(visit.split, everyone, rows)], list[Attended]()),
+        ranking=try_to("neighbours", lambda: _ranking(visit, everyone, asked), None),
         spreads=try_to("spread", lambda: _spreads(runs), dict[str, Spreads]()),
         panels=try_to("curves", lambda: _curves(visit), list[Panel]()),
         flocks=try_to("map", lambda: _flocks(everyone, asked), list[Flock]()),
@@ -71,7 +73,8 @@ def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
     files = [Path(split.names[row]).name for row in rows.tolist()]
     if not split.labelled:
         return files
-    return [f"{split.classes[label]} · {file}" for label, file in zip(split.labels[rows].tolist(), files, strict=True)]
+    classes = [class_title(split.classes[label]) for label in split.labels[rows].tolist()]
+    return [f"{name} · {file}" for name, file in zip(classes, files, strict=True)]
 
 
 def _without_pairs(runs: Mapping[str, Subject]) -> dict[str, str]:
@@ -87,6 +90,14 @@ def _attended(split: Split, everyone: Mapping[str, Subject], rows: Int[Tensor, "
     return attended._replace(names=_titles(split, rows), encoders=list(everyone))
 
 
+def _ranking(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport) -> Ranking | None:
+    if len(visit.split.labels) < 2:
+        raise UserError("a single image has no neighbours")
+    ranking = gather_ranking(list(everyone.values()), visit.split, choose_queries(visit, 2 * asked.images))
+    named = [found._replace(encoder=name) for found, name in zip(ranking.found, everyone, strict=True)]
+    return ranking._replace(found=named)
+
+
 def _spreads(runs: Mapping[str, Subject]) -> dict[str, Spreads]:
     return {name: _spread(subject) for name, subject in runs.items()}
 
@@ -97,7 +108,8 @@ def _spread(subject: Subject) -> Spreads:
     features = subject.features(split)
     assert candidate.folder is not None and candidate.config is not None  # only runs are reported
     measure = bank_measure(candidate.folder, candidate.config) or feature_measure(features)
-    return gather_spreads(measure, features, split.labels if split.labelled else None, split.classes)
+    classes = [class_title(name) for name in split.classes]
+    return gather_spreads(measure, features, split.labels if split.labelled else None, classes)
 
 
 def _curves(visit: Visit) -> list[Panel]:
@@ -110,4 +122,5 @@ def _flocks(everyone: Mapping[str, Subject], asked: AskedReport) -> list[Flock]:
         gather_flock(subject, name, how=asked.how, points=asked.points, seed=asked.seed)
         for name, subject in everyone.items()
     ]
-    return [flock._replace(marked=flocks[-1].marked) for flock in flocks]
+    classes = [class_title(name) for name in flocks[-1].classes]
+    return [flock._replace(marked=flocks[-1].marked, classes=classes) for flock in flocks]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from wingbar.evaluate.intervals import Interval, over_repeats
 from wingbar.exam.compare import but
-from wingbar.gallery.curves import Chronicle, check_same_data, read_chronicle
+from wingbar.gallery.chronicle import Chronicle, read_chronicles
 from wingbar.show.contents import Curve, Panel
 from wingbar.train.record import read_lines
 from wingbar.types import UserError
@@ -28,55 +28,56 @@ HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, besi
 
 
 class Scored(NamedTuple):
-    """A run and its scores."""
+    """A run, its scores, and how they were found."""
 
-    chronicle: Chronicle
+    run: Chronicle
     scores: Mapping[str, Interval]
+    way: str
 
     def value(self, setting: str) -> float:
         """Of one of its settings."""
         part, _, name = setting.partition(".")
-        return float(getattr(getattr(self.chronicle.config, part), name))
+        return float(getattr(getattr(self.run.config, part), name))
 
 
-def gather_ablations(
-    folders: Sequence[Path], *, paper: Mapping[str, Sequence[Curve]] | None = None, metric: str = ""
-) -> list[Panel]:
+def gather_ablations(folders: Sequence[Path], *, paper: Mapping[str, Sequence[Curve]] | None = None) -> list[Panel]:
     """A panel for each of the paper's settings in which evaluated runs differ; `paper` has its points, by setting."""
-    chronicles = [read_chronicle(folder) for folder in dict.fromkeys(folders)]
-    check_same_data(chronicles)
-    scored = _scored(chronicles)
-    chosen = metric or next((name for name in METRICS if all(name in one.scores for one in scored)), "")
-    if scored and (not chosen or any(chosen not in one.scores for one in scored)):
-        raise UserError(f"not all runs were scored by {chosen or 'one protocol'}; evaluate all of them alike first")
-    drawn = [_panel(setting, chosen, scored, (paper or {}).get(setting, ())) for setting in ABLATED]
-    return [panel for panel in drawn if panel.curves]
+    scored = _scored(read_chronicles(folders))
+    series = {setting: list(_series(setting, scored)) for setting in ABLATED}
+    return [_panel(setting, found, (paper or {}).get(setting, ())) for setting, found in series.items() if found]
 
 
-def _panel(setting: str, metric: str, scored: Sequence[Scored], paper: Sequence[Curve]) -> Panel:
-    groups = [group for group in _groups(setting, scored) if len({one.value(setting) for one in group}) > 1]
-    curves = [_curve(setting, metric, group) for group in groups]
-    if len(curves) == 1:
-        curves = [curves[0]._replace(name="ours")]
-    return Panel(ABLATED[setting], setting, f"{metric}, %", [*curves, *paper] if curves else [], listed_x=True)
-
-
-def _groups(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
-    """Runs that differ in this setting and in their seed only."""
+def _series(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
+    """Runs that differ in this setting, maybe in their seed, and in nothing else."""
     groups: dict[str, list[Scored]] = {}
     for one in scored:
-        groups.setdefault(but(one.chronicle.config, "run.seed", setting), []).append(one)
-    yield from groups.values()
+        groups.setdefault(but(one.run.config, "run.seed", setting), []).append(one)
+    yield from (group for group in groups.values() if len({one.value(setting) for one in group}) > 1)
+
+
+def _panel(setting: str, series: Sequence[Sequence[Scored]], paper: Sequence[Curve]) -> Panel:
+    runs = [one for group in series for one in group]
+    if len({one.way for one in runs}) > 1:
+        raise UserError(
+            f"{runs[0].run.folder} and others were not evaluated alike ({', '.join(HOW)} must be the same); "
+            "evaluate them in one command"
+        )
+    metric = next((name for name in METRICS if all(name in one.scores for one in runs)), None)
+    if metric is None:
+        raise UserError(f"{runs[0].run.folder} and others have no score in common; evaluate them in one command")
+    curves = [_curve(setting, metric, group) for group in series]
+    ours = [curves[0]._replace(name="ours")] if len(curves) == 1 else curves
+    return Panel(ABLATED[setting], setting, f"{metric}, %", [*ours, *paper], listed_x=True)
 
 
 def _curve(setting: str, metric: str, group: Sequence[Scored]) -> Curve:
     """The mean over seeds with its interval; of a single run the interval over test images."""
     values: dict[float, dict[int, Interval]] = {}
     for one in sorted(group, key=lambda one: one.value(setting)):
-        values.setdefault(one.value(setting), {})[one.chronicle.config.run.seed] = one.scores[metric]
+        values.setdefault(one.value(setting), {})[one.run.config.run.seed] = one.scores[metric]
     spans = [_span(list(of_seed.values())) for of_seed in values.values()]
     y, low, high = ([100 * getattr(span, part) for span in spans] for part in Interval._fields)
-    return Curve(f"ours, like {group[0].chronicle.folder.resolve().name}", list(values), y, low, high)
+    return Curve(f"ours, like {group[0].run.folder.resolve().name}", list(values), y, low, high)
 
 
 def _span(scores: Sequence[Interval]) -> Interval:
@@ -86,21 +87,16 @@ def _span(scores: Sequence[Interval]) -> Interval:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def _scored(chronicles: Sequence[Chronicle]) -> list[Scored]:
-    """The runs that were evaluated, all in the same way, with their latest scores."""
-    lines = [line for chronicle in chronicles for line in _evaluated(chronicle.folder)]
-    scored, ways = [], set[str]()
-    for chronicle, own in ((chronicle, _own(chronicle, lines)) for chronicle in chronicles):
+def _scored(runs: Sequence[Chronicle]) -> list[Scored]:
+    """The runs that were evaluated, with their latest scores, all found in the way of the very last."""
+    lines = [line for run in runs for line in _evaluated(run.folder)]
+    scored = []
+    for run, own in ((run, _own(run, lines)) for run in runs):
         if own:
             way = _way(own[-1])
             same = [line for line in own if _way(line) == way]
             found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
-            scored.append(Scored(chronicle, found))
-            ways.add(way)
-    if len(ways) > 1:
-        raise UserError(
-            f"these runs were not evaluated alike ({', '.join(HOW)} must be the same); evaluate them in one command"
-        )
+            scored.append(Scored(run, found, way))
     return scored
 
 
@@ -114,9 +110,9 @@ def _evaluated(folder: Path) -> list[dict[str, Any]]:
     return [line for line in (read_lines(record) if record.exists() else []) if "low" in line]
 
 
-def _own(chronicle: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Lines about this run's encoder, oldest first."""
-    path = chronicle.folder / "encoder.safetensors"
+    path = run.folder / "encoder.safetensors"
     if not lines or not path.exists():
         return []
     weights = weights_hash(load_encoder(path))

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
-from torch.nn import functional
 
-from wingbar.evaluate.pairs import to_bytes
 from wingbar.exam.subject import Subject
 from wingbar.gallery.classes import likest_classes
+from wingbar.gallery.neighbours import class_title, pictures
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.losses import unit_length
@@ -57,7 +56,7 @@ def gather_flock(subject: Subject, name: str, *, how: str = "pca", points: int =
         how=projected.how,
         places=projected.places,
         label=labels,
-        classes=list(split.classes),
+        classes=[class_title(name) for name in split.classes],
         thumbnail=_thumbnails(subject, rows),
         of=len(split.labels),
         marked=_marked(features, labels),
@@ -70,13 +69,8 @@ def _marked(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"] | None) 
 
 
 def _thumbnails(subject: Subject, rows: Int[Tensor, " n"]) -> UInt8[Tensor, "n 3 s s"]:
-    """As the encoder sees the images, but small."""
-    store, found = subject.test.store, []
-    for few in torch.split(rows, CHUNK):
-        there = few.to(store.aspect.device)
-        images = subject.prepare(store.images[there if isinstance(store.images, Tensor) else few], store.aspect[there])
-        found.append(to_bytes(functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear", antialias=True)))
-    return torch.cat(found)
+    """What the encoder sees, but small."""
+    return torch.cat([pictures(subject, subject.test, few, SIDE) for few in torch.split(rows, CHUNK)])
 
 
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:

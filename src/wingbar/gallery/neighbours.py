@@ -32,7 +32,7 @@ from wingbar.types import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking"]
+__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures"]
 
 SIDE = 128  # of the pictures, pixels at most
 
@@ -46,18 +46,18 @@ def gather_ranking(subjects: Sequence[Subject], split: Split, queries: Int[Tenso
         _found(subject, split, queries, name=name, count=count, side=side)
         for subject, name in zip(subjects, names, strict=True)
     ]
-    return Ranking(_pictures(first, split, queries, side), _titles(split, queries), found)
+    return Ranking(pictures(first, split, queries, side), _titles(split, queries), found)
 
 
 def _found(
     subject: Subject, split: Split, queries: Int[Tensor, " n"], *, name: str, count: int, side: int
 ) -> Neighbourhood:
     rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
-    pictures = _pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
+    seen = pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
     labels = split.labels.cpu()
     return Neighbourhood(
         encoder=name,
-        nearest=pictures,
+        nearest=seen,
         labels=[_titles(split, own) for own in rows],
         right=labels[rows] == labels[queries, None] if split.labelled else None,
         similarity=similarity,
@@ -96,7 +96,7 @@ def _median_row(values: Float[Tensor, " n"], among: Tensor) -> int:
 # --- pictures and names ----------------------------------------------------------------------------------------------
 
 
-def _pictures(subject: Subject, split: Split, rows: Int[Tensor, " n"], side: int) -> UInt8[Tensor, "n 3 side side"]:
+def pictures(subject: Subject, split: Split, rows: Int[Tensor, " n"], side: int) -> UInt8[Tensor, "n 3 side side"]:
     """What the encoder sees, smaller."""
     aspect = split.store.aspect[rows.to(split.store.aspect.device)]
     there = rows.to(aspect.device) if isinstance(split.store.images, Tensor) else rows

@@ -15,6 +15,7 @@ from wingbar.config import Config
 from wingbar.criteria import LowVariance, row_std
 from wingbar.data.listing import known
 from wingbar.gallery.classes import likest_pair
+from wingbar.gallery.neighbours import class_title
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.losses import as_is, unit_length
@@ -104,7 +105,7 @@ def gather_spreads(
         return Spread(dimension, measure.spreads[dimension].item(), *(values[own] for own in rows))
 
     return Spreads(
-        classes=(names[pair[0]], names[pair[1]]) if pair else None,
+        classes=(class_title(names[pair[0]]), class_title(names[pair[1]])) if pair else None,
         least=along(int(measure.spreads.where(varying, torch.inf).argmin())),
         most=along(int(measure.spreads.where(varying, -torch.inf).argmax())),
         spreads=measure.spreads,
@@ -118,9 +119,12 @@ def _pair(
 ) -> tuple[int, int]:
     """The classes that were chosen, or the likest of those with enough images."""
     if chosen:
+        rows = {class_title(name): row for row, name in enumerate(names)} | {
+            name: row for row, name in enumerate(names)
+        }
         for name in chosen:
-            known("class", name, names)
-        return names.index(chosen[0]), names.index(chosen[1])
+            known("class", name, rows)
+        return rows[chosen[0]], rows[chosen[1]]
     enough = (labels.bincount() >= FEWEST)[labels]
     if int((labels.bincount() >= FEWEST).sum()) < 2:
         raise UserError(f"two classes with {FEWEST} images or more are needed to compare them; give more images")

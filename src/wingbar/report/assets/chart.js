@@ -130,7 +130,7 @@ function drawChart(spec, hidden, width) {
     axes(spec, { width, height, rangeX, rangeY, toX, toY }),
     bars(spec.bars, toX, toY), tickMarks(spec.ticks, toX, height),
     curves.map((curve) => drawCurve(curve, toX, toY, spec.logX, spec.zero)),
-    rules(spec.rules, toX, height), cursor);
+    rules(spec.rules, toX, width, height), cursor);
   const middles = spec.bars ? spec.bars.counts.map((_, place) => (spec.bars.edges[place] + spec.bars.edges[place + 1]) / 2) : [];
   const stops = [...new Set([...curves.flatMap((curve) => curve.x), ...middles])].filter((x) => !spec.logX || x > 0).sort((a, b) => a - b);
   return { svg, toX, toY, cursor, stops, curves, bars: spec.bars, middles, width, height };
@@ -183,10 +183,16 @@ function tickMarks(rows, toX, height) {
   }));
 }
 
-function rules(found, toX, height) {
+function rules(found, toX, width, height) {
   return (found ?? []).map((rule) => draw("g", { class: "rule" },
     draw("line", { x1: toX(rule.x), x2: toX(rule.x), y1: MARGIN.top, y2: height - MARGIN.bottom }),
-    draw("text", { x: toX(rule.x) + 6, y: MARGIN.top + 10 }, rule.label)));
+    ruleLabel(rule, toX(rule.x), width)));
+}
+
+/** Beside its line, where there is room. */
+function ruleLabel(rule, x, width) {
+  const inside = x < width - 90;
+  return draw("text", { x: inside ? x + 6 : x - 6, y: MARGIN.top + 10, "text-anchor": inside ? "start" : "end" }, rule.label);
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------

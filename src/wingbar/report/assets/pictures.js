@@ -50,12 +50,10 @@ function showCriteria(ladder) {
 
 function strip(ladder) {
   const per = ladder.steps.length + 1;
-  const heads = ["rebuilt", ...ladder.steps];
-  const table = make("table", { class: "strip" },
-    make("caption", { class: "unseen" }, `Twins by ${ladder.kind}`),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, make("span", { class: "unseen" }, "image")), heads.map((head) => make("th", { scope: "col" }, head)))),
-    make("tbody", {}, ladder.change.map((_, row) => make("tr", {}, make("th", { scope: "row" }, String(row + 1)),
-      heads.map((head, place) => make("td", {}, tile(ladder.sheet, row * per + place, place ? `twin of image ${row + 1}, ${ladder.kind} ${head}` : `rebuilt image ${row + 1}`)))))));
+  const rows = ["rebuilt", ...ladder.steps].map((step, place) =>
+    make("tr", {}, make("th", { scope: "row" }, step), ladder.change.map((_, image) =>
+      make("td", {}, tile(ladder.sheet, image * per + place, place ? `twin of image ${image + 1}, ${ladder.kind} ${step}` : `rebuilt image ${image + 1}`)))));
+  const table = make("table", { class: "strip" }, make("caption", { class: "unseen" }, `Twins by ${ladder.kind}, an image a column`), make("tbody", {}, rows));
   return scrollable(table, `Twins by ${ladder.kind}`);
 }
 
@@ -125,7 +123,13 @@ function answers(sheet, found, row, start) {
     return make("li", { class: right === null ? null : right ? "right" : "wrong", title: words }, tile(sheet, start + rank, words));
   });
   const hits = found.right ? ` · ${found.right[row].filter(Boolean).length} of ${found.labels[row].length} right` : "";
-  return make("div", { class: "answer" }, make("p", { class: "facts" }, `${found.encoder}${hits}`), make("ol", { class: "near" }, cells));
+  return make("div", { class: "answer" }, make("p", { class: "facts" }, `${found.encoder}${hits}`), nearList(cells));
+}
+
+function nearList(cells) {
+  const list = make("ol", { class: "near" }, cells);
+  list.style.setProperty("--count", cells.length);
+  return list;
 }
 
 function neighbourNumbers(ranking) {

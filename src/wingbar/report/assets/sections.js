@@ -99,14 +99,14 @@ function settingSection(report) {
 
 function settingCell(value, usual, moved) {
   if (!moved) return make("code", {}, value);
-  return [make("code", { class: "moved" }, value), make("span", { class: "facts" }, ` recipe: ${usual}`)];
+  return [make("code", { class: "moved" }, value), make("span", { class: "facts" }, ` recipe: ${usual || "nothing"}`)];
 }
 
+/** A row for every fact, a column for every run. */
 function originSection(report) {
-  return report.origins.map((origin) => [
-    make("h3", {}, origin.run),
-    make("dl", {}, Object.entries(origin.facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("code", {}, value))))),
-  ]);
+  const names = [...new Set(report.origins.flatMap((origin) => Object.keys(origin.facts)))];
+  const rows = names.map((name) => [words(name), ...report.origins.map(({ facts }) => ({ key: facts[name] ?? null, content: make("code", {}, facts[name] ?? "–") }))]);
+  return sortable("Versions, machine, hashes", [{ title: "fact" }, ...report.runs.map((run) => ({ title: run }))], rows);
 }
 
 /** Commands with a button that copies each. */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from wingbar.data.lookalike import Lookalike, draw
@@ -13,8 +15,13 @@ HOSTILE = "<script>alert(1)</script>"
 NAMES = ("plain", "one-barred", HOSTILE, "two-barred, eye-ringed", '"quoted" & \\u2028 \u2028 {{data}}')
 
 
-def birds(count: int, *, side: int = 48) -> torch.Tensor:
-    return draw(Lookalike(classes=5, images=count, size=side, loud=0.3)).images
+@cache
+def _drawn() -> torch.Tensor:
+    return draw(Lookalike(classes=5, images=30, size=48, loud=0.3)).images
+
+
+def birds(count: int) -> torch.Tensor:
+    return _drawn()[:count]
 
 
 def some_pairs(count: int = 4) -> Pairs:
@@ -105,7 +112,7 @@ def some_flock(count: int = 120, *, encoder: str = "try-synth", labelled: bool =
     generator = torch.Generator().manual_seed(4)
     label = torch.arange(count) % 5
     places = torch.randn(count, 2, generator=generator) + 2 * torch.stack([label % 3, label // 3], dim=1)
-    thumbnails = birds(30, side=40)[torch.arange(count) % 30]
+    thumbnails = birds(30)[torch.arange(count) % 30]
     return Flock(
         encoder,
         "PCA",

@@ -57,7 +57,7 @@ def open_page(chromium, file):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: complaints.append(request.url) if request.url != file.as_uri() else None)
         page.goto(file.as_uri())
-        page.wait_for_function("document.querySelectorAll('canvas:not([data-drawn])').length === 0")
+        _settle(page)
         return page
 
     yield open_it
@@ -69,6 +69,20 @@ def open_page(chromium, file):
 @pytest.fixture
 def page(open_page):
     return open_page()
+
+
+def _settle(page) -> None:
+    """Wait until every picture shows what it was last asked for."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('canvas')].every((one) => one.dataset.drawn === one.dataset.tile)"
+    )
+
+
+def _unfold(page) -> None:
+    """Open every fold; what is made when it opens is there then."""
+    page.locator("details").evaluate_all("(folds) => folds.forEach((fold) => { fold.open = true; })")
+    page.wait_for_function("[...document.querySelectorAll('.lazy')].every((one) => one.firstChild)")
+    _settle(page)
 
 
 def _column(table, number: int) -> list[str]:
@@ -127,6 +141,7 @@ def test_the_table_behind_a_chart_has_all_its_numbers(page, report):
     curve = report.figures.panels[0].curves[0]
     fold = page.locator("#curves details").first
     fold.locator("summary").click()
+    fold.locator("table").wait_for()
     shown = [float(text) for text in _column(fold.locator("table"), 3)]
     expected = [value for curve in report.figures.panels[0].curves for value in curve.y]
     assert shown == pytest.approx(expected, rel=5e-4) and len(curve.x) == 40
@@ -224,13 +239,12 @@ def test_the_slider_goes_through_the_twins(page, report):
     seen = {twin.evaluate(pixels)}
     slider.focus()
     page.keyboard.press("End")
-    page.wait_for_function("document.querySelectorAll('#pairs canvas:not([data-drawn])').length === 0")
-    page.wait_for_timeout(50)
+    _settle(page)
     last = slider.get_attribute("aria-valuetext")
     assert last.startswith("×8") and f"{ladder.change[:, -1].mean():.3f}" in last
     seen.add(twin.evaluate(pixels))
     page.keyboard.press("Home")
-    page.wait_for_timeout(50)
+    _settle(page)
     assert slider.get_attribute("aria-valuetext").startswith("×0")
     assert len(seen | {twin.evaluate(pixels)}) == 3
 
@@ -274,8 +288,7 @@ def test_links_lead_to_every_section(page):
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["1280", "390"])
 def test_the_page_never_scrolls_sideways(open_page, viewport):
     page = open_page(viewport)
-    page.locator("details").evaluate_all("(folds) => folds.forEach((fold) => { fold.open = true; })")
-    page.wait_for_timeout(100)
+    _unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
@@ -290,7 +303,7 @@ def test_headings_are_in_order_and_landmarks_there(page):
 
 
 def test_everything_has_a_name(page):
-    page.locator("details").evaluate_all("(folds) => folds.forEach((fold) => { fold.open = true; })")
+    _unfold(page)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("img, canvas, svg, button, input, a, [tabindex='0'], table, [role=img]")]
           .filter((one) => !one.closest("[aria-hidden=true]") && !(

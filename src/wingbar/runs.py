@@ -79,10 +79,21 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
     out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
-    with _signals() as asked_to_stop:
+    drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
+    with _signals() as asked_to_stop, drawing as sketches:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
             start, watched = position.step if stage.name == position.stage else 0, looks if stage is stages[-1] else []
-            _run_stage(config, stage, method, out, watched, start=start, asked_to_stop=asked_to_stop, quiet=quiet)
+            _run_stage(
+                config,
+                stage,
+                method,
+                out,
+                watched,
+                start=start,
+                sketch=sketches.during(stage.name),
+                asked_to_stop=asked_to_stop,
+                quiet=quiet,
+            )
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)
@@ -136,13 +147,13 @@ def _run_stage(
     looks: Sequence[Look],
     *,
     start: int,
+    sketch: After,
     asked_to_stop: Callable[[], bool],
     quiet: bool,
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    sketching = build_sketches(config, stage, method, out, _notes(quiet=quiet))
-    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar, sketching as sketches:
+    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse))
         recorder.listeners += [
@@ -165,7 +176,7 @@ def _run_stage(
                 start=start,
                 stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, sketches, lambda step, outputs: bar.reach(step + 1), *stopping),
+                after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
         except NonFiniteLoss as error:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from wingbar.build import Stage, build_views, plain_images
+from wingbar.build import build_views, plain_images
 from wingbar.config import Config
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
@@ -30,6 +30,7 @@ from wingbar.show.curves import draw_curves
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.panels import Recorded, panels
 from wingbar.show.style import save
+from wingbar.train.loop import After
 from wingbar.train.record import read_lines
 from wingbar.types import Output
 from wingbar.watch import sample
@@ -42,10 +43,10 @@ PANELS = 8  # the most telling ones
 
 
 class Sketches:
-    """Callback of the loop, to stand behind the recorder; a context, at whose end the last state is drawn.
+    """A context around a run that draws after every so many epochs, and at the end.
 
-    Drawn is after every so many epochs, though not within a minute of the last time: a run that is over sooner draws
-    nothing. What goes wrong is said once, and is the end of it.
+    Though not within a minute of the last time: a run that is over sooner draws nothing. What goes wrong is said once,
+    and is the end of it.
     """
 
     def __init__(
@@ -57,11 +58,16 @@ class Sketches:
         board: Board | None = None,
     ) -> None:
         self.out, self.pairs, self.due, self.say, self.board = out, pairs, due, say, board
-        self.drawn_at, self.step = time.monotonic(), 0
+        self.stage, self.step, self.drawn_at = "", 0, time.monotonic()
         self.thread: Thread | None = None
         self.failed = False
 
-    def __call__(self, step: int, outputs: Sequence[Output]) -> None:
+    def during(self, stage: str) -> After:
+        """Callback of the loop for a stage, to stand behind the recorder."""
+        self.stage = stage
+        return self._after
+
+    def _after(self, step: int, outputs: Sequence[Output]) -> None:
         """Begin to draw, if it is time and the last drawing is done."""
         self.step = step + 1
         busy = self.thread is not None and self.thread.is_alive()
@@ -82,12 +88,12 @@ class Sketches:
 
     def _begin(self) -> None:
         """Make the pairs now, as the next step will change the weights; draw while it does."""
-        if self.failed:
-            return
         self.drawn_at = time.monotonic()
-        pairs = self._guarded(self.pairs) if self.pairs else None
-        self.thread = Thread(target=partial(self._guarded, partial(self._draw, pairs, self.step)), daemon=True)
-        self.thread.start()
+        pairs = self._guarded(self.pairs) if self.pairs and not self.failed else None
+        if not self.failed:
+            draw = partial(self._draw, pairs, self.stage, self.step)
+            self.thread = Thread(target=partial(self._guarded, draw), daemon=True)
+            self.thread.start()
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
         """No picture is worth a run: whatever is raised becomes a sentence."""
@@ -98,29 +104,30 @@ class Sketches:
             self.say(f"no more pictures while training: {error or type(error).__name__}")
             return None
 
-    def _draw(self, pairs: Pairs | None, step: int) -> None:
+    def _draw(self, pairs: Pairs | None, stage: str, step: int) -> None:
         recorded = panels([Recorded("this run", [read_lines(self.out / "metrics.jsonl")])])
-        pages = {"curves": draw_curves(recorded[:PANELS], title=f"After step {step:,}")} if recorded else {}
+        when = f"after step {step:,} of stage {stage}"
+        pages = {"curves": draw_curves(recorded[:PANELS], title=f"Curves {when}")} if recorded else {}
         if pairs is not None:
-            note = "Training images, always the same. Evaluation mode."
-            pages["pairs"] = draw_pairs(pairs, title=f"Pairs after step {step:,}", note=note)
+            note = "The same training images every time."
+            pages["pairs"] = draw_pairs(pairs, title=f"Pairs {when}", note=note)
         for name, page in pages.items():
             (path,) = save(page, self.out / "pictures" / f"training-{name}", ("png",))
             if self.board:
-                self.board.pin(name, path, step)
+                self.board.pin(f"{stage}/{name}", path, step)
 
 
-def build_sketches(config: Config, stage: Stage, method: Any, out: Path, say: Callable[[str], None]) -> Sketches:
-    """What the run's settings want to be drawn during a stage of `method`."""
-    every, per_epoch = config.run.pictures_every, stage.batches.per_epoch
+def build_sketches(config: Config, method: Any, batches: Batches, out: Path, say: Callable[[str], None]) -> Sketches:
+    """What a run's settings want to be drawn while `method` learns from these batches."""
+    every = config.run.pictures_every
 
     def due(step: int) -> bool:
-        epoch, begun = divmod(step + 1, per_epoch)
+        epoch, begun = divmod(step + 1, batches.per_epoch)
         return bool(every) and not begun and epoch % every == 0
 
-    pairs = _pairs(config, method, stage.batches.store) if every and config.synth.on else None
+    pairs = _pairs(config, method, batches.store) if every and config.synth.on else None
     board = config.run.tensorboard and find_spec("tensorboard") is not None
-    return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures", stage.name) if board else None)
+    return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures") if board else None)
 
 
 def _pairs(config: Config, method: Any, store: Store) -> Callable[[], Pairs]:
@@ -142,8 +149,8 @@ def _pairs(config: Config, method: Any, store: Store) -> Callable[[], Pairs]:
 class Board:
     """Pictures in TensorBoard, in a folder of their own, as it reads one file of a folder at a time."""
 
-    def __init__(self, folder: Path, stage: str) -> None:
-        self.folder, self.stage = folder, stage
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @cached_property
     def writer(self) -> Any:
@@ -156,5 +163,5 @@ class Board:
         """Show the picture in a file."""
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("RGB"))
-        self.writer.add_image(f"{self.stage}/{name}", pixels, step, dataformats="HWC")
+        self.writer.add_image(name, pixels, step, dataformats="HWC")
         self.writer.flush()

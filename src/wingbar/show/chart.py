@@ -32,10 +32,20 @@ def chart(
         engine.set(rect=(side, foot / whole, 1 - 2 * side, height / whole))  # type: ignore[call-arg]
         left = MARGIN / width
         page.text(left, 1 - (MARGIN + 0.07) / whole, printable(title), va="center", fontsize=9, fontweight="bold")
-        for number, line in enumerate(reversed(lines)):
-            below = (MARGIN / 2 + NOTE * (number + 0.5)) / whole
+        for number, line in enumerate(lines, start=1):
+            below = (MARGIN / 2 + NOTE * (len(lines) - number + 0.5)) / whole
             page.text(left, below, printable(line), va="center", fontsize=7, color=style.pale)
         yield page
+        _settle(page)
+
+
+def _settle(page: Figure) -> None:
+    """Lay out for good, in round numbers: the solver's last bits vary, and identifiers in SVG are made of them."""
+    page.draw_without_rendering()
+    page.set_layout_engine("none")
+    for axes in page.axes:
+        left, bottom, width, height = (round(number, 6) for number in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def put_legend(page: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int, title: str) -> None:

@@ -26,7 +26,7 @@ LETTER = 0.56  # width of a letter, likewise, of texts that are only broken into
 POINTS = 72  # in an inch
 
 # Bytes, or colours from 0 to 1 with their opacity.
-Picture: TypeAlias = UInt8[Tensor, "3 h w"] | UInt8[np.ndarray, "h w 3"] | Float[np.ndarray, "h w 4"]
+Picture: TypeAlias = UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"]
 
 
 @dataclass(frozen=True)

@@ -46,18 +46,14 @@ def draw_spread(contents: Spreads, style: Style = LIGHT, *, title: str = "") -> 
 
 def _axes(page: Figure) -> tuple[Axes, Axes, Axes, Axes]:
     """The plane, the densities above and beside it, and the histogram."""
-    left, right = page.subfigures(1, 2, width_ratios=(1.1, 1), squeeze=False).flatten().tolist()
-    plane = left.subplot_mosaic(
-        [["above", "."], ["plane", "beside"]],
-        width_ratios=(5, 1),
-        height_ratios=(1, 5),
-        gridspec_kw={"wspace": 0, "hspace": 0},
+    found = page.subplot_mosaic(
+        [["above", ".", "all"], ["plane", "beside", "all"]], width_ratios=(5, 1, 5.5), height_ratios=(1, 5)
     )
-    plane["above"].sharex(plane["plane"])
-    plane["beside"].sharey(plane["plane"])
-    for margin in (plane["above"], plane["beside"]):
+    found["above"].sharex(found["plane"])
+    found["beside"].sharey(found["plane"])
+    for margin in (found["above"], found["beside"]):
         margin.set_axis_off()
-    return plane["plane"], plane["above"], plane["beside"], right.subplots()
+    return found["plane"], found["above"], found["beside"], found["all"]
 
 
 def _columns(spread: Spread) -> list[Numbers]:
@@ -115,19 +111,21 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
     axes.set_xlabel("spread")
     axes.set_ylabel("dimensions")
     axes.locator_params(axis="y", integer=True)
-    far = kappa is not None and kappa > FAR * spreads.max()
-    edges = np.linspace(0, max(spreads.max(), 0 if far else kappa or 0) or 1, _bins(len(spreads)) + 1)
+    most = float(spreads.max())
+    far = kappa is not None and kappa > FAR * most
+    end = max(most, 0.0 if far else kappa or 0.0) or 1.0
+    edges = np.linspace(0, end, _bins(len(spreads)) + 1)
     _, _, bars = axes.hist(spreads, bins=list(edges), color=style.series[0])
     if kappa is None:
         return
     told = f"κ = {kappa:g}\n{100 * (spreads < kappa).mean():.1f} % below"
     if far:
-        _say(axes, edges[-1], f"{told}\n(κ is beyond this axis)", before=True)
+        _say(axes, end, f"{told}\n(κ is beyond this axis)", before=True)
         return
     for bar, start in zip(bars, edges, strict=False):  # type: ignore[arg-type]
         bar.set_alpha(1.0 if start < kappa else 0.35)
     axes.axvline(kappa, color=style.wrong, linewidth=1.2)
-    _say(axes, kappa, told, before=kappa > edges[-1] / 2)
+    _say(axes, kappa, told, before=kappa > end / 2)
 
 
 def _bins(count: int) -> int:

@@ -80,13 +80,14 @@ def figure(
     >>> with figure(4.0, 3.0, LIGHT) as page:
     ...     _ = page.subplots().plot([0, 1], [0, 1])
     """
-    matplotlib = _matplotlib()
+    _matplotlib()
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
-        matplotlib.rcParams.update(_parameters(style))
-        yield Figure(figsize=(width, height), dpi=DPI, layout=layout)
+    with _only(_parameters(style)):
+        page = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+        yield page
+        if layout:
+            page.draw_without_rendering()  # ticks are made when they are first drawn: now, in the style
 
 
 def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -> list[Path]:
@@ -101,8 +102,7 @@ def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -
 def _drawn(page: Figure, kind: Format) -> bytes:
     """The picture as a file's content; text stays text in SVG, and fonts are embedded in PDF."""
     buffer = BytesIO()
-    with warnings.catch_warnings(), _matplotlib().rc_context(FILES):
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # file names may be in any script
+    with _only(FILES):
         page.savefig(buffer, format=kind, dpi=DPI, facecolor=page.get_facecolor(), metadata=SAME_BYTES[kind])
     return buffer.getvalue()
 
@@ -114,6 +114,17 @@ def _replace(path: Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _only(parameters: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, Matplotlib's own defaults with these changes, whatever somebody's matplotlibrc says."""
+    matplotlib = _matplotlib()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names of files may be in any script
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(parameters)
+        yield
 
 
 def _matplotlib() -> Any:

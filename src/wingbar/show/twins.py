@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps
 
 from wingbar.show.sheet import Sheet, sheet
@@ -48,6 +49,6 @@ def _mount(paper: Sheet, match: Match, left: float, top: float) -> None:
     for side, (image, (first, second)) in enumerate(zip(match.pictures, match.captions, strict=True)):
         x, y = left + side * (WIDTH + GAP), top + HEAD
         padded = ImageOps.pad(image.convert("RGB"), PIXELS, Image.Resampling.LANCZOS, color=paper.style.faint)
-        paper.picture(np.asarray(padded), x, y, WIDTH, HEIGHT)
+        paper.picture(torch.from_numpy(np.array(padded)).permute(2, 0, 1), x, y, WIDTH, HEIGHT)
         paper.words(first, x, y + HEIGHT + 0.1, fit=WIDTH)
         paper.words(second, x, y + HEIGHT + 0.24, size=6.0, ink=paper.style.pale, fit=WIDTH)

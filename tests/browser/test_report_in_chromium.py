@@ -366,4 +366,4 @@ def test_on_paper_everything_is_open_and_light(open_page, tmp_path):
 
 def test_the_data_inside_is_the_report(page, report):
     data = json.loads(page.locator("#report").inner_text())
-    assert data["title"] == report.title and len(data["flocks"]) == 2
+    assert data["title"] == report.title and len(data["flocks"]["maps"]) == 2

@@ -55,7 +55,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(runs):
     """Their report."""
-    return write_report(_asked(runs / "try-moco", runs / "try-synth", out=runs / "report.html"), paper=PAPER)
+    return write_report(_asked(runs / "try-moco", runs / "try-synth", out=runs / "report.html"), paper=PAPER).path
 
 
 PAPER = {("flat", "MoCo v2 + pairs", "linear"): 66.2, ("cub200", "MoCo v2", "linear"): 64.0}
@@ -107,7 +107,7 @@ def test_all_figures_are_there(written):
     everyone = ["initialisation", "try-moco", "try-synth"]
     assert data["attended"][0]["encoders"] == everyone
     assert [found["encoder"] for found in data["ranking"]["found"]] == everyone
-    assert [flock["encoder"] for flock in data["flocks"]] == everyone
+    assert [flock["encoder"] for flock in data["flocks"]["maps"]] == everyone
     assert [spreads["encoder"] for spreads in data["spreads"]] == ["try-moco", "try-synth"]
     assert data["missing"] == {"pairs": "try-moco makes no pairs: the base method alone has no decoder."}
     assert {verdict["encoder"] for verdict in data["verdicts"]} == {"try-moco", "try-synth"}
@@ -120,7 +120,7 @@ def without_pictures(monkeypatch):
 
 def test_what_is_on_record_is_not_measured_again(runs, written, without_pictures):
     before, record = _data(written), (runs / "try-moco" / "evaluation" / "metrics.jsonl").read_bytes()
-    again = write_report(_asked(runs / "try-moco", runs / "try-synth", out=runs / "again.html"))
+    again = write_report(_asked(runs / "try-moco", runs / "try-synth", out=runs / "again.html")).path
     assert (runs / "try-moco" / "evaluation" / "metrics.jsonl").read_bytes() == record
     assert [row["cells"][0]["value"] for row in _data(again)["scores"]["rows"]] == [
         row["cells"][0]["value"] for row in before["scores"]["rows"]
@@ -142,10 +142,10 @@ def test_images_without_labels_have_pictures_and_no_scores(tmp_path):
     for number, image in enumerate(birds.images):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"<b>{number}.png")
     wingbar.fit(tmp_path / "photos", out=tmp_path / "run", recipe="try-moco", settings=SMALL)
-    data = _data(write_report(_asked(tmp_path / "run")))
+    data = _data(write_report(_asked(tmp_path / "run")).path)
     assert data["scores"]["rows"] == [] and data["unscored"].startswith("The 16 images have no labels")
     assert data["verdicts"][0]["severity"] in ("healthy", "warning", "collapsed")
-    assert data["pairs"] == [] and data["ranking"]["found"][0]["right"] is None and len(data["flocks"]) == 2
+    assert data["pairs"] == [] and data["ranking"]["found"][0]["right"] is None and len(data["flocks"]["maps"]) == 2
     assert all(name.startswith("<b>") for name in data["attended"][0]["names"])
 
 

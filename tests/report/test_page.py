@@ -28,7 +28,7 @@ from PIL import Image
 
 from wingbar.report.charts import panel_json, spreads_json
 from wingbar.report.contents import Figures
-from wingbar.report.figures import MOST_POINTS, flock_json, pairs_json
+from wingbar.report.figures import MOST_POINTS, flocks_json, pairs_json
 from wingbar.report.page import make_page, plain, report_json
 from wingbar.report.sheets import make_sheet
 from wingbar.show.contents import Curve, Panel
@@ -109,7 +109,7 @@ def test_names_that_look_like_code_stay_names(page, read, report):
     assert HOSTILE not in page and "<!--" not in page
     assert read.texts["title"][0].startswith(f"MoCo v2 + pairs on {HOSTILE}")
     data = embedded(page)
-    assert data["title"] == report.title and data["flocks"][0]["classes"] == list(NAMES)
+    assert data["title"] == report.title and data["flocks"]["maps"][0]["classes"] == list(NAMES)
     assert data["settings"][2]["values"] == [HOSTILE, HOSTILE]
 
 
@@ -196,7 +196,7 @@ def test_a_hundred_thousand_features_make_no_heavy_page():
         thumbnail=torch.randint(256, (1, 3, 40, 40), dtype=torch.uint8, generator=generator).expand(count, -1, -1, -1),
         of=count,
     )
-    drawn = plain(flock_json(crowd))
+    drawn = plain(flocks_json([crowd, crowd]))["maps"][1]
     assert len(drawn["places"]) == len(drawn["label"]) == MOST_POINTS
     assert "2,000 of 100,000, drawn at random" in drawn["caption"]
     places = {tuple(float(f"{value:.5g}") for value in place) for place in crowd.places.tolist()}
@@ -214,5 +214,17 @@ def test_reports_without_labels_or_decoder_say_so():
     )
     data = report_json(some_report(figures=figures, scored=[], unscored="No labels."))
     assert data["scores"]["rows"] == data["tests"] == [] and data["unscored"] == "No labels."
-    assert data["missing"] == {"pairs": "a makes no pairs."} and data["flocks"][0]["label"] is None
+    assert data["missing"] == {"pairs": "a makes no pairs."} and data["flocks"]["maps"][0]["label"] is None
     assert "nobody knows which are right" in data["ranking"]["caption"]
+
+
+def test_maps_of_the_same_images_share_their_pictures():
+    same, other = some_flock(20), some_flock(20)
+    other = other._replace(thumbnail=255 - other.thumbnail)
+    drawn = flocks_json([same, other, same])
+    assert [flock["sheet"] for flock in drawn["maps"]] == [0, 1, 0] and len(drawn["sheets"]) == 2
+
+
+def test_captions_say_which_images_are_shown():
+    figures = Figures(pairs={"a": some_pairs(2)}, sampled={"pairs": "Shown: 2 of 600 test images."})
+    assert report_json(some_report(figures=figures))["pairs"][0]["caption"].endswith("Shown: 2 of 600 test images.")

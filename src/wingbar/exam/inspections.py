@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from functools import lru_cache
+from collections.abc import Sequence
 
 import torch
 
 from wingbar.data import views
 from wingbar.data.geometry import centre_boxes, whole_boxes
-from wingbar.data.lookalike import Drawn, Lookalike, draw
+from wingbar.data.lookalike import Lookalike, draw
 from wingbar.evaluate.attention import Attention, Focus, score_attention
 from wingbar.evaluate.diagnosis import diagnose, read_record
 from wingbar.evaluate.finetune import Machine, Tuning, finetune
@@ -21,7 +21,6 @@ from wingbar.exam.result import Result, percent
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject, exact
 from wingbar.machine import choose_autocast, compile_parts, release_parts
-from wingbar.train.progress import Bar
 
 __all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
 
@@ -57,8 +56,8 @@ def attention(subject: Subject, asked: Evaluate) -> Result:
     return Result(scores, words=tuple(_sentence(name, one) for name, one in found.items()))
 
 
-def known_regions(subject: Subject, split: Split) -> dict[str, Region]:
-    """What is known of a split's images, in pixels of the view."""
+def known_regions(subject: Subject, split: Split, rows: Sequence[int] | None = None) -> dict[str, Region]:
+    """What is known of a split's images, or of these rows of it, in pixels of the view."""
     source, size = split.source, subject.size
     crops: dict[str, Crops] = {
         "centre": centre_boxes,
@@ -67,14 +66,11 @@ def known_regions(subject: Subject, split: Split) -> dict[str, Region]:
     }
     seen = crops[subject.setting.view]
     if not isinstance(source, Lookalike):
-        return listed_regions(source, seen, size=size)
-    return drawn_regions(_drawn(source, quiet=subject.setting.quiet), seen, size=size)
-
-
-@lru_cache(maxsize=1)  # several encoders look at the same birds
-def _drawn(source: Lookalike, *, quiet: bool) -> Drawn:
-    with Bar("drawing masks", len(source), quiet=quiet) as bar:
-        return draw(source, progress=bar.reach)
+        return listed_regions(source if rows is None else source.take(list(rows)), seen, size=size)
+    if rows is not None:
+        return drawn_regions(draw(source, rows), seen, size=size)
+    with subject.bar("drawing masks", len(source)) as bar:
+        return drawn_regions(draw(source, progress=bar.reach), seen, size=size)
 
 
 def _scored(focus: Focus) -> Score:

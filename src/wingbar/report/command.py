@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tyro
 
@@ -12,37 +13,52 @@ from wingbar.data.cache import readable_size
 from wingbar.data.listing import known
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.splits import Split
 from wingbar.exam.subject import Setting, check_candidate
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
-from wingbar.report.contents import PaperValues
+from wingbar.report.contents import PaperValues, Report
 from wingbar.report.gather import gather_report
 from wingbar.report.options import AskedReport
 from wingbar.report.page import make_page
 from wingbar.runfolder import is_run
 from wingbar.types import UserError
 
-__all__ = ["report", "write_report"]
+__all__ = ["Written", "report", "write_report"]
+
+
+class Written(NamedTuple):
+    """A report and the file it is in."""
+
+    path: Path
+    report: Report
 
 
 def report(arguments: Sequence[str]) -> None:
     """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] -o report.html"""
     asked = tyro.cli(AskedReport, prog="wingbar report", args=arguments)
-    path = write_report(asked)
+    path = write_report(asked).path
     print(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
 
 
-def write_report(asked: AskedReport, *, paper: PaperValues | None = None) -> Path:
-    """The file, whole. `paper` has what the paper reports: (data set, method, metric) → percent."""
+def write_report(
+    asked: AskedReport, *, paper: PaperValues | None = None, opened: tuple[Split, Split] | None = None
+) -> Written:
+    """Gather everything and write the file, whole.
+
+    `paper` has what the paper reports: (data set, method, metric) → percent. `opened` are the train and test images of
+    whoever has them at hand.
+    """
     candidates = _runs(asked)
     out = _out(asked, candidates)
     _check_numbers(asked)
     setting = _setting(asked)
     for candidate in candidates:
         check_candidate(candidate, setting)  # before images are decoded for nothing
-    visit = Visit(candidates, data_of(candidates, asked.data), setting)
-    _write(out, make_page(gather_report(visit, asked, paper=paper or {}, out=out)))
-    return out
+    visit = Visit(candidates, data_of(candidates, asked.data), setting, opened=opened)
+    gathered = gather_report(visit, asked, paper=paper or {}, out=out)
+    _write(out, make_page(gathered))
+    return Written(out, gathered)
 
 
 def _runs(asked: AskedReport) -> list[Candidate]:

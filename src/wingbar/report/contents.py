@@ -41,6 +41,7 @@ class Figures(NamedTuple):
     panels: list[Panel] = []  # noqa: RUF012
     ranking: Ranking | None = None
     flocks: list[Flock] = []  # noqa: RUF012
+    sampled: Mapping[str, str] = {}  # name of a section → which images are shown there, of how many
     missing: Mapping[str, str] = {}  # name of a section → the sentence that says why something is not shown there
 
 

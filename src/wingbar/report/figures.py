@@ -17,7 +17,7 @@ from wingbar.show.cells import coloured
 from wingbar.show.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
 from wingbar.show.style import LIGHT
 
-__all__ = ["attended_json", "flock_json", "ladder_json", "pairs_json", "ranking_json"]
+__all__ = ["attended_json", "flocks_json", "ladder_json", "pairs_json", "ranking_json"]
 
 PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
 MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
@@ -168,8 +168,21 @@ def _ranking_caption(ranking: Ranking) -> str:
     )
 
 
-def flock_json(flock: Flock) -> dict[str, Any]:
-    """Places, classes and a small picture of every point; of too many points, some."""
+def flocks_json(flocks: Sequence[Flock]) -> dict[str, Any]:
+    """Maps, and sheets with a small picture of every point; maps of the same images share one."""
+    shown = [flock.thumbnail[_sample(len(flock.places))] for flock in flocks]
+    firsts = [next(place for place, other in enumerate(shown) if torch.equal(own, other)) for own in shown]
+    apart = sorted(set(firsts))
+    return {
+        "maps": [
+            _flock_json(flock) | {"sheet": apart.index(first)} for flock, first in zip(flocks, firsts, strict=True)
+        ],
+        "sheets": [make_sheet(shown[place], side=TINY) for place in apart],
+    }
+
+
+def _flock_json(flock: Flock) -> dict[str, Any]:
+    """Places and classes; of too many points, some."""
     rows = _sample(len(flock.places))
     sampled = "all of them" if len(rows) == flock.of else f"{len(rows):,} of {flock.of:,}, drawn at random"
     return {
@@ -180,7 +193,6 @@ def flock_json(flock: Flock) -> dict[str, Any]:
         "classes": flock.classes,
         "marked": flock.marked,
         "of": flock.of,
-        "sheet": make_sheet(flock.thumbnail[rows], side=TINY),
         "caption": f"Features of {flock.of:,} images in two dimensions by {flock.how}; shown are {sampled}.",
     }
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wingbar.report.charts import panel_json, spreads_json
 from wingbar.report.contents import Figures, Report
-from wingbar.report.figures import attended_json, flock_json, ladder_json, pairs_json, ranking_json
+from wingbar.report.figures import attended_json, flocks_json, ladder_json, pairs_json, ranking_json
 from wingbar.report.tables import scores_json, tests_json
 
 __all__ = ["make_page", "report_json"]
@@ -60,14 +60,19 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def _figures_json(figures: Figures) -> dict[str, Any]:
+    def sampled(section: str, content: dict[str, Any]) -> dict[str, Any]:
+        """With its caption saying which images these are."""
+        return content | {"caption": f"{content['caption']} {figures.sampled.get(section, '')}".strip()}
+
+    ladders = [ladder_json(name, one) for name, ladders in figures.ladders.items() for one in ladders]
     return {
-        "pairs": [pairs_json(name, pairs) for name, pairs in figures.pairs.items()],
-        "ladders": [ladder_json(name, one) for name, ladders in figures.ladders.items() for one in ladders],
-        "attended": [attended_json(attended) for attended in figures.attended],
+        "pairs": [sampled("pairs", pairs_json(name, pairs)) for name, pairs in figures.pairs.items()],
+        "ladders": [sampled("pairs", ladder) for ladder in ladders],
+        "attended": [sampled("cam", attended_json(attended)) for attended in figures.attended],
         "spreads": [spreads_json(name, spreads) for name, spreads in figures.spreads.items()],
         "panels": [panel_json(panel) for panel in figures.panels],
-        "ranking": ranking_json(figures.ranking) if figures.ranking else None,
-        "flocks": [flock_json(flock) for flock in figures.flocks],
+        "ranking": sampled("neighbours", ranking_json(figures.ranking)) if figures.ranking else None,
+        "flocks": flocks_json(figures.flocks),
         "missing": figures.missing,
     }
 

@@ -51,6 +51,7 @@ def gather_figures(
         spreads=try_to("spread", lambda: _spreads(runs), dict[str, Spreads]()),
         panels=try_to("curves", lambda: _curves(visit), list[Panel]()),
         flocks=try_to("map", lambda: _flocks(everyone, asked), list[Flock]()),
+        sampled=_sampled(visit, asked),
         missing=_without_pairs(runs) | missing,
     )
 
@@ -66,6 +67,14 @@ def _pairs(visit: Visit, runs: Mapping[str, Subject], rows: Int[Tensor, " n"], *
             )
             found[name] = made._replace(pairs=made.pairs._replace(names=_titles(visit.split, rows)))
     return found
+
+
+def _sampled(visit: Visit, asked: AskedReport) -> dict[str, str]:
+    """Which images are shown, section by section."""
+    total = len(visit.split.labels)
+    spread = ", one of every class before a second of any" if visit.split.labelled else ""
+    shown = f"Shown: {visit.said(min(asked.images, total))}, drawn at random{spread}."
+    return {"pairs": shown, "cam": shown, "neighbours": f"Found among all {total:,} images."}
 
 
 def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:

@@ -1,7 +1,8 @@
 // Maps of features: a point an image; pointing at one, or walking to it with arrow keys, shows the picture.
 
 /** All maps of a report under one filter. */
-function showMaps(flocks) {
+function showMaps({ maps: found, sheets }) {
+  const flocks = found.map((flock) => ({ ...flock, sheet: sheets[flock.sheet] }));
   const maps = flocks.map(featureMap);
   const classes = [...new Set(flocks.flatMap((flock) => (flock.label ? flock.classes : [])))];
   const filter = classes.length ? filterField("Filter by class", classes, (typed) => maps.map((map) => map.keep(typed))[0]) : null;

@@ -15,7 +15,7 @@ function sections(report) {
     section("pairs", "Pairs", pairSection(report), missing.pairs),
     section("cam", "Attention", report.attended.map(showAttended), missing.cam),
     section("neighbours", "Neighbours", report.ranking ? showRanking(report.ranking) : null, missing.neighbours),
-    section("map", "Map", report.flocks.length ? showMaps(report.flocks) : null, missing.map),
+    section("map", "Map", report.flocks.maps.length ? showMaps(report.flocks) : null, missing.map),
     section("spread", "Spread", report.spreads.map((spreads) => [make("h3", {}, spreads.encoder), showSpreads(spreads)]), missing.spread),
     section("curves", "Curves", report.panels.length ? curveSection(report) : null, missing.curves),
     section("settings", "Settings", settingSection(report)),

@@ -85,7 +85,8 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     for candidate, short in zip(able, short_names([candidate.name for candidate in able]), strict=True):
         assert candidate.folder is not None and candidate.config is not None  # as it makes pairs
         made = gather_pairs(candidate.folder, candidate.config, visit.split, rows, device=device, seed=asked.seed)
-        yield from _pages(made, short, f"-{file_name(short)}" if len(able) > 1 else "", _note(visit, rows), asked)
+        ending = f"-{file_name(short)}" if len(able) > 1 else ""
+        yield from _pages(made, short, ending, _note(visit, candidate.config, len(rows)), asked)
 
 
 def _pages(made: Synthesised, run: str, ending: str, note: str, asked: Show) -> Iterator[tuple[str, Figure]]:
@@ -100,7 +101,7 @@ def _pages(made: Synthesised, run: str, ending: str, note: str, asked: Show) -> 
         yield f"pairs-criteria{ending}", draw_ladder(made.criteria, style, title=title, note=under)
 
 
-def _note(visit: Visit, rows: Int[Tensor, " n"]) -> str:
-    seen = visit.side == "train"
+def _note(visit: Visit, config: Config, count: int) -> str:
+    seen = visit.side == "train" and visit.config.data.root == config.data.root
     trust = "the decoder was trained on: it rebuilds others less well" if seen else "the run never saw"
-    return f"{visit.said(len(rows))}, which {trust}."
+    return f"{visit.said(count)}, which {trust}."

@@ -20,7 +20,7 @@ __all__ = ["Cell", "Scale", "coloured", "draw_cells", "ramp"]
 
 GAP = 0.07  # between pictures
 TITLE, HEAD, BELOW, NOTE = 0.27, 0.2, 0.17, 0.14  # heights of lines
-NAME = 1.2  # width of the names of rows
+NAME = 1.6  # width of the names of rows
 
 
 class Cell(NamedTuple):

@@ -24,6 +24,7 @@ MARGIN = 0.16  # around everything
 LINE = 1.35  # height of a line of text, in sizes of its letters
 LETTER = 0.56  # width of a letter, likewise, of texts that are only broken into lines
 POINTS = 72  # in an inch
+HINTING = 1.03  # letters on a grid of pixels are a little wider than their outlines
 
 # Bytes, or colours from 0 to 1 with their opacity.
 Picture: TypeAlias = UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"]
@@ -141,4 +142,5 @@ def _length(text: str, size: float, weight: str) -> float:
     from matplotlib.textpath import text_to_path
 
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
-    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]) / POINTS
+    width: float = text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+    return HINTING * width / POINTS

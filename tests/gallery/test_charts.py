@@ -23,8 +23,8 @@ from wingbar.settings import changed, from_json
 from wingbar.types import Probe
 
 SMALL = {
-    "data.size": 32, "data.stored": 40, "data.batch": 16, "data.images": 64, "data.classes": 4, "method.queue": 64,
-    "run.epochs": 2, "decoder.epochs": 1, "synth.bank": 48, "synth.kappa": 0.08, "run.device": "cpu",
+    "data.size": 32, "data.stored": 40, "data.batch": 8, "data.images": 32, "data.classes": 4, "method.queue": 24,
+    "run.epochs": 2, "decoder.epochs": 1, "synth.bank": 24, "synth.kappa": 0.08, "run.device": "cpu",
     "run.tensorboard": False, "run.log_every": 1,
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ drawn = cache(datasets.draw)
 
 
 def show(*words):
-    cli.main(["show", *map(str, words), "--quiet", "--device", "cpu"])
+    cli.main(["show", *map(str, words), "--quiet", "--device", "cpu", "--formats", "svg"])
 
 
 def words(path: Path) -> str:
@@ -73,7 +73,7 @@ def test_the_spread_is_that_of_the_bank_by_numpy(folder, config):
     rows = load_method(folder).criteria[1].bank.rows.double().numpy()
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(measure.spreads.numpy(), unit.std(axis=0), rtol=1e-5)
-    assert measure.kappa == 0.08 and "48 features" in measure.over
+    assert measure.kappa == 0.08 and "24 features" in measure.over
 
 
 def test_the_share_below_kappa_is_the_share_that_the_criterion_perturbs(folder, config):
@@ -117,7 +117,7 @@ def test_show_spread(folder, config, tmp_path, capsys):
     show(folder, "spread", "--out", tmp_path, "--spread.classes", "plain", "two-barred")
     text, measure = words(tmp_path / "spread.svg"), bank_measure(folder, config)
     assert f"{100 * (measure.spreads < 0.08).float().mean():.1f} % below" in text
-    assert "two-barred" in text and "48 features in the run's bank" in text
+    assert "two-barred" in text and "24 features in the run's bank" in text
     said = refused(capsys, folder, "spread", "--out", tmp_path, "--spread.classes", "plain", "two-bared")
     assert "did you mean 'two-barred'" in said
 
@@ -142,7 +142,7 @@ def test_curves_are_the_lines_of_the_record(folder):
         assert ours.y == [scale * line[key] for line in lines if key in line] and ours.low is None
     chance = panels["base loss"].curves[1]
     assert chance.kind == "chance" and chance.y == [line["chance/base"] for line in lines]
-    assert chance.y[0] == pytest.approx(np.log(64 + 1))  # of the queue and the positive
+    assert chance.y[0] == pytest.approx(np.log(24 + 1))  # of the queue and the positive
     decoder = panels["decoder initialisation: loss"].curves[0]
     assert decoder.y == [line["rebuild"] for line in recorded(folder) if line["stage"] == "decoder"]
 
@@ -154,7 +154,7 @@ def test_show_curves(folder, tmp_path, capsys):
     (other := tmp_path / "other").mkdir()
     shutil.copytree(folder, other, dirs_exist_ok=True)
     kept = (other / "config.json").read_text()
-    (other / "config.json").write_text(re.sub('"loud": [^,]*', '"loud": 0.125', kept))
+    (other / "config.json").write_text(re.sub(r'"loud": [^,\n]*', '"loud": 0.125', kept))
     assert "different data" in refused(capsys, folder, other, "curves", "--out", tmp_path)
     (other / "config.json").write_text(kept)
     (other / "metrics.jsonl").write_text("")
@@ -171,10 +171,10 @@ def test_show_curves(folder, tmp_path, capsys):
 
 def test_show_map_of_all_and_of_some(folder, tmp_path, capsys):
     show(folder, "map", "--out", tmp_path / "all")
-    assert "All 64 images" in words(tmp_path / "all" / "map.svg")
+    assert "All 32 images" in words(tmp_path / "all" / "map.svg")
     show(folder, "map", "--out", tmp_path / "some", "--map.points", "20")
     text = words(tmp_path / "some" / "map.svg")
-    assert "20 of 64 images" in text and "PCA" in text and "plain" in text
+    assert "20 of 32 images" in text and "PCA" in text and "plain" in text
     assert "3 images or more" in refused(capsys, folder, "map", "--out", tmp_path, "--map.points", "2")
 
 

@@ -11,7 +11,12 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from wingbar.gallery.map import PROJECTIONS, pca
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.store import Store
+from wingbar.exam.candidates import Candidate
+from wingbar.exam.splits import Split
+from wingbar.exam.subject import Setting, Subject
+from wingbar.gallery.map import PROJECTIONS, gather_flock, pca
 from wingbar.show.contents import Flock
 from wingbar.show.map import draw_map, room_beside
 from wingbar.show.style import DARK, LIGHT, save
@@ -71,6 +76,25 @@ def test_maps_by_others_are_asked_for_seeded_places(features, monkeypatch):
         found = PROJECTIONS[how](features, 7)
         assert found.how == name and torch.equal(found.places, features[:, :2])
     assert all(options["random_state"] == 7 and options["metric"] == "cosine" for options in asked)
+
+
+def test_a_hundred_thousand_images_are_sampled(monkeypatch):
+    """Rows are drawn without repetition, and places, labels and pictures are those of the rows."""
+    count = 100_000
+    images = (torch.arange(count) % 251).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+    labels = torch.arange(count) % 50
+    store = Store(images, torch.ones(count), labels)
+    split = Split(store, labels, tuple(f"bird {label}" for label in range(50)), "", "", Lookalike())
+    features = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(Subject, "features", lambda self, split: features)
+    candidate = Candidate("a", lambda: None, None, 64)
+    flock = gather_flock(Subject(candidate, split, split, Setting(torch.device("cpu"), quiet=True)), "a", seed=3)
+    assert len(flock.places) == len(flock.thumbnail) == 2000 and flock.of == count and len(flock.marked) == 6
+    rows = torch.randperm(count, generator=torch.Generator().manual_seed(3))[:2000].sort().values
+    assert torch.equal(flock.label, labels[rows])
+    unit = features[rows].double() / features[rows].double().norm(dim=1, keepdim=True)
+    torch.testing.assert_close(flock.places, pca(unit).places)
+    assert torch.equal(flock.thumbnail[:, 0, 24, 24], images[rows, 0, 0, 0])
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

@@ -99,6 +99,14 @@ def test_the_density_is_scipys():
     assert not density(np.ones(5), places).any()
 
 
+def test_bars_below_kappa_hold_the_dimensions_below_it(features):
+    spreads = torch.rand(500, generator=torch.Generator().manual_seed(0)) * 0.1
+    found = gather_spreads(feature_measure(features), features)._replace(spreads=spreads, kappa=0.037)
+    bars = draw_spread(found).axes[-1].patches
+    below = sum(bar.get_height() for bar in bars if bar.get_alpha() == 1.0)
+    assert below == (spreads < 0.037).sum() and sum(bar.get_height() for bar in bars) == 500
+
+
 def words(path: Path) -> str:
     return " ".join(re.findall(r">([^<>]+)</text>", path.read_text()))
 

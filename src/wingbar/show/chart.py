@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,9 @@ def chart(
 
 def _settle(page: Figure) -> None:
     """Lay out for good, in round numbers: the solver's last bits vary, and identifiers in SVG are made of them."""
-    page.draw_without_rendering()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names may be in any script
+        page.draw_without_rendering()
     page.set_layout_engine("none")
     for axes in page.axes:
         left, bottom, width, height = (round(number, 6) for number in axes.get_position(original=True).bounds)

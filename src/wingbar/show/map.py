@@ -60,14 +60,16 @@ def _note(contents: Flock) -> str:
 
 
 def _points(axes: Axes, contents: Flock, style: Style) -> None:
-    """Every class in its colour, over all the others."""
+    """Marked classes in their colours, over the others, in the order of the rows: no class hides another."""
     x, y = contents.places.numpy().T
     label = np.full(len(x), -1) if contents.label is None else contents.label.numpy()
     size, dots = float(np.clip(6000 / len(x), 4, 16)), dict[str, Any](linewidths=0, alpha=0.8)
-    for which, colour in zip(contents.marked, style.series, strict=False):
-        own, name = label == which, contents.classes[which]
-        axes.scatter(x[own], y[own], s=max(size, 12), color=colour, label=name, zorder=2, **dots)
+    colours = dict(zip(contents.marked, style.series, strict=False))
+    for which, colour in colours.items():
+        axes.scatter([], [], s=max(size, 12), color=colour, label=contents.classes[which], **dots)
     others = ~np.isin(label, contents.marked)
+    inks = [colours[which] for which in label[~others].tolist()]
+    axes.scatter(x[~others], y[~others], s=max(size, 12), color=inks, zorder=2, **dots)
     if others.any():
         colour, name = (style.pale, "other classes") if contents.marked else (style.series[0], "")
         axes.scatter(x[others], y[others], s=size, color=colour, label=name, zorder=1, **dots)

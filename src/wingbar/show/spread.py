@@ -114,7 +114,7 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
     most = float(spreads.max())
     far = kappa is not None and kappa > FAR * most
     end = max(most, 0.0 if far else kappa or 0.0) or 1.0
-    edges = np.linspace(0, end, _bins(len(spreads)) + 1)
+    edges = _edges(end, count=len(spreads), at=None if far else kappa)
     _, _, bars = axes.hist(spreads, bins=list(edges), color=style.series[0])
     if kappa is None:
         return
@@ -123,13 +123,17 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
         _say(axes, end, f"{told}\n(κ is beyond this axis)", before=True)
         return
     for bar, start in zip(bars, edges, strict=False):  # type: ignore[arg-type]
-        bar.set_alpha(1.0 if start < kappa else 0.35)
+        bar.set_alpha(1.0 if start < kappa * (1 - 1e-9) else 0.35)
     axes.axvline(kappa, color=style.wrong, linewidth=1.2)
     _say(axes, kappa, told, before=kappa > end / 2)
 
 
-def _bins(count: int) -> int:
-    return int(np.clip(2 * count**0.5, 10, 60))
+def _edges(end: float, *, count: int, at: float | None) -> Numbers:
+    """Of bins for so many values from 0 to the end, one edge at κ: a bar is on one side of it."""
+    width = end / float(np.clip(2 * count**0.5, 10, 60))
+    if at:
+        width = at / max(1, round(at / width))
+    return width * np.arange(np.ceil(end / width * (1 - 1e-9)) + 1)
 
 
 def _say(axes: Axes, x: float, text: str, *, before: bool) -> None:

@@ -162,6 +162,7 @@ def some_report(**changes) -> Report:
             Scored("try-moco", some_scores(0.02), {"linear": 64.0, "rank-1": 39.7}),
             Scored("try-synth", some_scores(0.14), {"linear": 66.2, "rank-1": 42.1}),
         ],
+        seeds=[],
         unscored="",
         basis="200 test images of 5 classes, view centre, BatchNorm as trained.",
         figures=figures,

@@ -127,6 +127,16 @@ def test_every_number_of_a_table_is_the_one_that_was_measured(page, report):
             assert math.isclose(cell["value"], score.values.double().mean(), abs_tol=1e-12)
 
 
+def test_runs_that_differ_in_their_seed_have_a_mean(report):
+    data = report_json(some_report(seeds=[("try-moco", "try-synth")]))["scores"]
+    place = [metric["name"] for metric in data["metrics"]].index("linear")
+    values = [row["cells"][place]["value"] for row in data["rows"]]
+    assert data["rows"][3]["name"] == "mean of 2 seeds: try-moco, try-synth"
+    assert values[3] == pytest.approx((values[1] + values[2]) / 2)
+    half = 12.706 * abs(values[1] - values[2]) / 2  # Student's t of one degree of freedom
+    assert data["rows"][3]["cells"][place]["high"] == pytest.approx(values[3] + half, rel=1e-3)
+
+
 def test_paired_tests_are_of_every_two_encoders(page, report):
     tests = embedded(page)["tests"]
     assert len(tests) == 3 * len(report.scored[0].scores)

@@ -75,6 +75,7 @@ class Report(NamedTuple):
     runs: tuple[str, ...]
     verdicts: list[Verdict]
     scored: list[Scored]
+    seeds: list[tuple[str, ...]]  # names of scored runs that differ in their seed alone, two or more together
     unscored: str  # why there are no scores; empty where there are
     basis: str  # what the scores were measured on
     figures: Figures

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wingbar.config import Config
 from wingbar.exam.candidates import Candidate
+from wingbar.exam.compare import twins
 from wingbar.exam.options import Evaluate
 from wingbar.exam.record import commit
 from wingbar.exam.subject import Subject
@@ -35,6 +36,7 @@ def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: 
         runs=tuple(names),
         verdicts=_verdicts(visit, named, asked),
         scored=_scored(visit, everyone, asked, paper) if labelled else [],
+        seeds=[tuple(names[place] for place in group) for group in twins(visit.candidates)] if labelled else [],
         unscored="" if labelled else _unscored(visit),
         basis=_basis(visit),
         figures=gather_figures(visit, named, everyone, asked),
@@ -97,7 +99,8 @@ def _basis(visit: Visit) -> str:
     return (
         f"{len(split.labels):,} test images of {len(split.classes):,} classes that no run was trained on; "
         f"view {setting.view}, BatchNorm {setting.bn}. Lines: 95 % intervals, which speak of the choice of test images "
-        "alone; each column has its own scale. Initialisation: the same network before training."
+        "alone, or of the seeds in a mean over them; each column has its own scale. Initialisation: the same network "
+        "before training."
     )
 
 

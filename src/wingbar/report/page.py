@@ -47,7 +47,7 @@ def report_json(report: Report) -> dict[str, Any]:
             "runs": report.runs,
             "made": report.made,
             "verdicts": [verdict._asdict() for verdict in report.verdicts],
-            "scores": scores_json(report.scored),
+            "scores": scores_json(report.scored, report.seeds),
             "tests": tests_json(report.scored),
             "unscored": report.unscored,
             "basis": report.basis,

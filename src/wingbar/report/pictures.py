@@ -42,7 +42,7 @@ def gather_figures(
             return otherwise
 
     rows = visit.choose(asked.images)
-    made = _pairs(visit, runs, rows, seed=asked.seed)
+    made = try_to("pairs", lambda: _pairs(visit, runs, rows, seed=asked.seed), dict[str, Synthesised]())
     return Figures(
         pairs={name: one.pairs for name, one in made.items()},
         ladders={name: [one.noise, *([one.criteria] if one.criteria else [])] for name, one in made.items()},

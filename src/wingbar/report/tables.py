@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from wingbar.evaluate.scores import Score
-from wingbar.exam.compare import Difference, compare
+from wingbar.evaluate.intervals import Interval
+from wingbar.exam.compare import Difference, compare, over_seeds
 from wingbar.exam.table import DETAILS
 from wingbar.report.contents import Scored
 
 __all__ = ["scores_json", "tests_json"]
 
 
-def scores_json(scored: Sequence[Scored]) -> dict[str, Any]:
-    """A row per encoder, a column per metric, and which columns are details."""
+def scores_json(scored: Sequence[Scored], seeds: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """A row per encoder and per group of seeds, a column per metric, and which columns are details."""
     metrics = list(dict.fromkeys(metric for one in scored for metric in one.scores))
+    own = {one.name: ({metric: score.interval for metric, score in one.scores.items()}, one.paper) for one in scored}
+    groups = {_mean_name(names): _mean(names, scored) for names in seeds}
     return {
         "metrics": [{"name": metric, "detail": metric.endswith(DETAILS)} for metric in metrics],
-        "rows": [{"name": one.name, "cells": [_cell(one, metric) for metric in metrics]} for one in scored],
+        "rows": [
+            {"name": name, "cells": [_cell(intervals.get(metric), paper.get(metric)) for metric in metrics]}
+            for name, (intervals, paper) in (own | groups).items()
+        ],
     }
 
 
-def _cell(scored: Scored, metric: str) -> dict[str, Any] | None:
-    score = scored.scores.get(metric)
-    if score is None:
-        return None
-    return {**score.interval._asdict(), "text": str(score.interval), **_count(score), "paper": scored.paper.get(metric)}
+def _cell(interval: Interval | None, paper: float | None) -> dict[str, Any] | None:
+    return None if interval is None else {**interval._asdict(), "text": str(interval), "paper": paper}
 
 
-def _count(score: Score) -> dict[str, int]:
-    return {"n": len(score.values)}
+def _mean_name(names: Sequence[str]) -> str:
+    return f"mean of {len(names)} seeds: {', '.join(names)}"
+
+
+def _mean(names: Sequence[str], scored: Sequence[Scored]) -> tuple[dict[str, Interval], Mapping[str, float]]:
+    """Means over seeds with Student's intervals, and the paper's values."""
+    members = [one for one in scored if one.name in names]
+    return over_seeds([one.scores for one in members]), members[0].paper
 
 
 def tests_json(scored: Sequence[Scored]) -> list[dict[str, Any]]:

@@ -358,6 +358,8 @@ def test_on_paper_everything_is_open_and_light(open_page, tmp_path):
     page = open_page(scheme="dark")
     page.pdf(path=tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").stat().st_size > 50_000
+    page.locator("#theme").click()
+    page.locator("#theme").click()  # chosen, dark
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.querySelector('.top')).display") == "none"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(22, 24, 28)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import wingbar
 from wingbar.cli import main
 from wingbar.config import Config
 from wingbar.data import datasets
+from wingbar.exam.candidates import Candidate
+from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
 from wingbar.report import command, gather
 from wingbar.report.command import write_report
@@ -177,6 +180,14 @@ def test_commands_in_the_report_are_of_its_runs(runs, written):
         "report",
         *(str(runs / run) for run in ("try-moco", "try-synth")),
     ]
+
+
+def test_options_of_a_report_are_in_its_command():
+    asked = AskedReport(("a b",), points=9, bn="initial", data=Data(root="my birds", cache=False), quiet=True)
+    candidate = Candidate("a b", None, None, 64, "try-moco", recipe_named("try-moco"))
+    lines = [shlex.split(one.line) for one in gather._commands([candidate], ["a b"], asked, Path("it's.html"))]
+    assert tyro.cli(AskedReport, args=lines[2][2:]) == dataclasses.replace(asked, out=Path("it's.html"), quiet=False)
+    assert lines[1] == ["wingbar", "evaluate", "a b", "--bn", "initial", "--data.root", "my birds", "--data.no-cache"]
 
 
 def test_settings_that_differ_from_the_recipe_are_known():

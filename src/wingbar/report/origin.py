@@ -16,7 +16,7 @@ from wingbar.exam.subject import Subject
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.contents import Origin, Setting
 
-__all__ = ["data_in_words", "origin_of", "settings_of", "summary_of", "train_command"]
+__all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
 
 def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[Setting]:
@@ -56,21 +56,20 @@ def train_command(config: Config, recipe: str) -> str:
     """What trains the same again: the recipe, and everything that differs from it."""
     usual, name = _named(_recipe(recipe)), recipe if recipe in RECIPES else "default"
     moved = {setting: value for setting, value in _named(config).items() if value != usual[setting]}
-    flags = [word for setting, value in moved.items() for word in _flag(setting, value)]
+    flags = [word for setting, value in moved.items() for word in flag(setting, value)]
     return shlex.join(["wingbar", "train", name, *flags])
 
 
-def _flag(setting: str, value: Any) -> list[str]:
+def flag(setting: str, value: Any) -> list[str]:
     """A setting on the command line.
 
-    >>> _flag("run.channels_last", False), _flag("synth.criteria", ("gradcam",)), _flag("optim.lr", 0.1)
-    (['--run.no-channels-last'], ['--synth.criteria', 'gradcam'], ['--optim.lr', '0.1'])
+    >>> flag("run.channels_last", False), flag("synth.criteria", ("gradcam",)), flag("points", 10)
+    (['--run.no-channels-last'], ['--synth.criteria', 'gradcam'], ['--points', '10'])
     """
-    part, _, name = setting.replace("_", "-").partition(".")
+    *parts, name = setting.replace("_", "-").split(".")
     if isinstance(value, bool):
-        return [f"--{part}.{name}" if value else f"--{part}.no-{name}"]
-    values = value if isinstance(value, tuple) else (value,)
-    return [f"--{part}.{name}", *map(str, values)]
+        return ["--" + ".".join([*parts, name if value else f"no-{name}"])]
+    return ["--" + ".".join([*parts, name]), *map(str, value if isinstance(value, tuple) else (value,))]
 
 
 # --- surroundings ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ function headSection(report) {
   return make("section", { class: "head", id: "result", "aria-labelledby": "title" },
     make("h1", { id: "title" }, report.title),
     make("ul", { class: "summary" }, report.summary.map((sentence, place) => make("li", {}, make("b", {}, report.runs[place]), `: ${sentence}`))),
-    make("div", { class: "verdicts" }, report.verdicts.map(verdictCard)),
+    make("div", { class: "verdicts", role: "group", "aria-label": "Verdict of the collapse doctor" }, report.verdicts.map(verdictCard)),
     make("h2", { id: "scores" }, "Scores"),
     report.unscored ? make("p", { class: "note" }, report.unscored) : scoreFigure(report));
 }
@@ -23,8 +23,9 @@ function verdictCard(verdict) {
 function scoreFigure(report) {
   const details = report.scores.metrics.some((metric) => metric.detail)
     ? unfold("More numbers", scoreTable(report.scores, "Further metrics, % with 95 % interval", (metric) => metric.detail)) : null;
-  return figure(
-    scoreTable(report.scores, "% on the test images, with 95 % interval", (metric) => !metric.detail), report.basis, details);
+  const papers = report.scores.rows.some((row) => row.cells.some((cell) => cell && cell.paper !== null));
+  const caption = papers ? `${report.basis} Diamonds: what the paper reports.` : report.basis;
+  return figure(scoreTable(report.scores, "% on the test images, with 95 % interval", (metric) => !metric.detail), caption, details);
 }
 
 function testSection(report) {

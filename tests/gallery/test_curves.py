@@ -72,6 +72,12 @@ def test_runs_that_differ_in_more_than_their_seed_or_repeat_one_stay_apart(tmp_p
     assert [curve.name for curve in panel.curves] == ["a, 2 seeds", "c", "d", "chance"]
 
 
+def test_groups_whose_names_begin_alike_are_named_by_their_first_runs(tmp_path):
+    settings = [{"optim.lr": lr, "run.seed": seed} for lr in (0.1, 0.2) for seed in (0, 1)]
+    (panel,) = gather_curves([make_run(tmp_path / f"run{place}", given) for place, given in enumerate(settings)])
+    assert [curve.name for curve in panel.curves[:2]] == ["run0 and seeds", "run2 and seeds"]
+
+
 def test_levels_that_differ_are_all_drawn():
     (panel,) = panels([Recorded("a", [lines([1.0])]), Recorded("b", [lines([2.0], chance=7.0)])])
     assert [curve.y for curve in panel.curves if curve.kind == "chance"] == [[5.0], [7.0]]

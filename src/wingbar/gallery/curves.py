@@ -27,12 +27,12 @@ def gather_curves(folders: Sequence[Path]) -> list[Panel]:
     """All that runs on the same data recorded, a panel per quantity."""
     chronicles = read_chronicles(folders)
     names = short_names([str(chronicle.folder.resolve()) for chronicle in chronicles])
-    return panels(
-        [
-            Recorded(_shared_name([names[place] for place in group]), [chronicles[place].lines for place in group])
-            for group in _over_seeds(chronicles)
-        ]
-    )
+    groups = _over_seeds(chronicles)
+    titles = [_shared_name([names[place] for place in group]) for group in groups]
+    if len(set(titles)) < len(titles):  # names that begin alike do not tell groups apart, their first runs do
+        titles = [f"{names[group[0]]} and seeds" if len(group) > 1 else names[group[0]] for group in groups]
+    lines = [[chronicles[place].lines for place in group] for group in groups]
+    return panels([Recorded(title, runs) for title, runs in zip(titles, lines, strict=True)])
 
 
 def _over_seeds(chronicles: Sequence[Chronicle]) -> list[list[int]]:

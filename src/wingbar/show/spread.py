@@ -118,7 +118,7 @@ def _histogram(axes: Axes, contents: Spreads, style: Style) -> None:
     _, _, bars = axes.hist(spreads, bins=list(edges), color=style.series[0])
     if kappa is None:
         return
-    told = f"κ = {kappa:g}\n{100 * (spreads < kappa).mean():.1f} % below"
+    told = f"κ = {'∞' if np.isinf(kappa) else f'{kappa:g}'}\n{100 * (spreads < kappa).mean():.1f} % below"
     if far:
         _say(axes, end, f"{told}\n(κ is beyond this axis)", before=True)
         return

@@ -20,10 +20,14 @@ def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):
         assert all(0 <= metric["low"] <= metric["value"] <= metric["high"] <= 1 for metric in metrics.values())
     assert json.loads((tmp_path / "try" / "results.json").read_text())["scores"] == results["scores"]
     printed = capsys.readouterr().out
+    assert printed.replace("\n", "").endswith("report.html")
     for name in ("lookalikes.png", "pairs.png"):
-        assert name in printed.replace("\n", "")
         with Image.open(tmp_path / "try" / name) as picture:
             assert picture.width > 300
+    page = (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
+    for metrics in results["scores"].values():
+        for metric in metrics.values():
+            assert json.dumps(metric, separators=(",", ":")).strip("{}") in page
 
 
 def test_interrupted_story_goes_on_and_ends_the_same(tmp_path, monkeypatch):

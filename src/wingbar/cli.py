@@ -28,6 +28,7 @@ from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
 from wingbar.machine import keep_memory
 from wingbar.recipes import RECIPES, recipe_named
+from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runs import Result, resume, run
 from wingbar.train.checkpoint import Interrupted
@@ -139,6 +140,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "resume": _resume,
     "evaluate": evaluate,
     "show": show,
+    "report": report,
     "reproduce": reproduce,
     "bench": bench,
     "cache": _cache,

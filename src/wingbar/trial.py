@@ -7,25 +7,26 @@ import json
 import shutil
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from wingbar.build import build_method, build_stages, plain_images
 from wingbar.config import Config
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
-from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.intervals import mcnemar
-from wingbar.evaluate.pairs import make_pairs
-from wingbar.evaluate.scores import Score, score_features
+from wingbar.evaluate.scores import Score
+from wingbar.exam.splits import split_of
+from wingbar.images import find_source
 from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
+from wingbar.report.command import write_report
+from wingbar.report.contents import Report
+from wingbar.report.options import AskedReport
 from wingbar.runfolder import is_run
 from wingbar.runs import run
 from wingbar.settings import changed, check_limits, from_json
@@ -38,19 +39,21 @@ from wingbar.types import UserError
 __all__ = ["Try", "tell_story"]
 
 RUNS = ("try-moco", "try-synth")
-PICTURES = ("lookalikes.png", "pairs.png")
+NAMES = {"initialisation": "untrained", "try-moco": "MoCo v2", "try-synth": "MoCo v2 + pairs"}
+METRICS = ("kNN", "linear", "rank-1", "mAP")
+LOOKED_AT = ("lookalikes.png", "pairs.png", "report.html")
 
 
 @dataclass(frozen=True)
 class Try:
-    """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, show pictures."""
+    """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, report."""
 
     out: Path = Path("runs/try")
     """Folder for results, pictures and the two runs. A finished try in it is replaced, an interrupted one goes on."""
     epochs: int | None = None
     """Epochs of training; the recipe's if not given."""
     images: int = 1600
-    """Training images; half as many are drawn for testing."""
+    """Training images; as many others are drawn for testing."""
     classes: int = 8
     """Look-alike species."""
     seed: int = 0
@@ -65,23 +68,22 @@ def tell_story(story: Try) -> dict[str, Any]:
     _check_folder(story.out)
     _config(story, "try-synth")  # refuses settings that make no sense, before anything is drawn
     _clear_finished(story.out)
-    train, test = _draw(story, "train", story.images), _draw(story, "test", story.images // 2)
+    train, test = _draw(story, "train"), _draw(story, "test")
     story.out.mkdir(parents=True, exist_ok=True)
     _show_birds(train, story.classes, story.out / "lookalikes.png")
-    scores = {"untrained": _score(_config(story, "try-moco"), None, train, test)}
-    for name, recipe in (("MoCo v2", "try-moco"), ("MoCo v2 + pairs", "try-synth")):
+    for recipe in RUNS:
         config = _config(story, recipe)
-        console.print(f"[bold]{name}[/bold]: {config.run.epochs} epochs on {story.images} images")
-        result = run(_resumed_or_anew(config), recipe=recipe, store=train)
-        scores[name] = _score(config, result.method, train, test)
-    _show_pairs(_config(story, "try-synth"), result.method, test, story.out / "pairs.png")
+        console.print(f"[bold]{NAMES[recipe]}[/bold]: {config.run.epochs} epochs on {story.images} images")
+        run(_resumed_or_anew(config), recipe=recipe, store=train)
+    report = _report(story, train, test)
+    pairs = draw_pairs(report.figures.pairs["try-synth"], note="Test images, which the run never saw.")
+    save(pairs, story.out / "pairs", ("png",))
+    scores = {NAMES[one.name]: {metric: one.scores[metric] for metric in METRICS} for one in report.scored}
     results = _results(story, scores, time.monotonic() - began)
     (story.out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     console.print(_table(scores))
     console.print(_reading(scores))
-    console.print(
-        f"Pictures: {story.out / 'lookalikes.png'} and {story.out / 'pairs.png'}; {results['seconds']:.0f} s in all."
-    )
+    console.print(f"{results['seconds']:.0f} s in all. Everything to look at: {story.out / 'report.html'}")
     return results
 
 
@@ -98,7 +100,7 @@ def _is_ours(path: Path) -> bool:
     if path.name in RUNS:
         return is_run(path) or not any(path.iterdir())
     if path.name != "results.json":
-        return path.name in PICTURES
+        return path.name in LOOKED_AT
     try:
         return {"settings", "scores"} <= json.loads(path.read_text(encoding="utf-8")).keys()
     except (ValueError, AttributeError):
@@ -135,20 +137,23 @@ def _config(story: Try, recipe: str) -> Config:
     return config
 
 
-def _draw(story: Try, split: Any, images: int) -> Store:
+def _draw(story: Try, split: Literal["train", "test"]) -> Store:
     data = recipe_named("try-synth").data
-    with Bar(f"drawing {split} images", images) as bar:
+    with Bar(f"drawing {split} images", story.images) as bar:
         return lookalike_store(
-            split, side=data.stored, classes=story.classes, images=images, loud=data.loud, progress=bar.reach
+            split, side=data.stored, classes=story.classes, images=story.images, loud=data.loud, progress=bar.reach
         )
 
 
-def _score(config: Config, method: Any, train: Store, test: Store) -> dict[str, Score]:
-    """Scores of a trained method, or of the initialisation if there is none."""
-    method = method or build_method(config).to(choose_device(config.run.device))
-    embed = partial(embed_store, method, prepare=plain_images(config))
-    assert train.labels is not None and test.labels is not None  # the embedded data set knows them
-    return score_features(embed(train), train.labels, embed(test), test.labels)
+def _report(story: Try, train: Store, test: Store) -> Report:
+    """Both runs and what they began with: scored, pictured, written to report.html."""
+    config, device = _config(story, "try-synth"), choose_device(story.device)
+    opened = (
+        split_of(config, find_source(config, "train"), train, device),
+        split_of(config, find_source(config, "test"), test, device),
+    )
+    what = tuple(str(story.out / name) for name in RUNS)
+    return write_report(AskedReport(what, out=story.out / "report.html", device=story.device), opened=opened).report
 
 
 def _show_birds(store: Store, classes: int, path: Path) -> None:
@@ -157,13 +162,6 @@ def _show_birds(store: Store, classes: int, path: Path) -> None:
     names = Lookalike(classes=classes).names[:8]
     rows = [store.images[torch.where(store.labels == label)[0][:8]] for label in range(len(names))]
     save(draw_cells([list(map(Cell, row)) for row in rows], names=names, side=0.8), path.with_suffix(""), ("png",))
-
-
-def _show_pairs(config: Config, method: Any, store: Store, path: Path) -> None:
-    few = changed(config, {"data.batch": min(config.data.batch, len(store.images))})
-    (batch,) = build_stages(few, method, store, choose_device(config.run.device))[-1].batches(0)
-    pairs = make_pairs(method, batch, [f"no. {row}" for row in batch.index[:6].tolist()])
-    save(draw_pairs(pairs, note="Test images, which the run never saw."), path.with_suffix(""), ("png",))
 
 
 def _results(story: Try, scores: dict[str, dict[str, Score]], seconds: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ answer is known: the marks, and nothing else, tell the species.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -230,7 +230,7 @@ class Lookalike:
 
 
 class Drawn(NamedTuple):
-    """A whole data set, stacked."""
+    """Samples of a data set, stacked."""
 
     images: UInt8[Tensor, "n 3 size size"]
     labels: Int64[Tensor, " n"]
@@ -240,13 +240,15 @@ class Drawn(NamedTuple):
     nuisances: dict[str, Tensor]  # each (n,)
 
 
-def draw(dataset: Lookalike, *, progress: Callable[[int], None] | None = None) -> Drawn:
-    """Every sample of a data set. `progress` is told how many are done."""
+def draw(
+    dataset: Lookalike, rows: Sequence[int] | None = None, *, progress: Callable[[int], None] | None = None
+) -> Drawn:
+    """Every sample of a data set, or those of the rows. `progress` is told how many are done."""
     samples = list[Sample]()
-    for index in range(len(dataset)):
+    for done, index in enumerate(range(len(dataset)) if rows is None else rows, start=1):
         samples.append(dataset[index])
         if progress is not None:
-            progress(index + 1)
+            progress(done)
     images, labels, boxes, masks, marks, nuisances = zip(*samples, strict=True)
     columns = {name: torch.tensor([n[name] for n in nuisances], dtype=torch.float64) for name in Nuisance._fields}
     pictures, birds, regions = map(torch.stack, (images, masks, marks))

@@ -10,11 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from wingbar.evaluate.intervals import Interval, bootstrap, wilson
-from wingbar.evaluate.knn import knn_correct
-from wingbar.evaluate.linear import linear_probe
-from wingbar.evaluate.retrieval import retrieve
 
-__all__ = ["Score", "class_means", "per_class", "score", "score_features"]
+__all__ = ["Score", "class_means", "per_class", "score"]
 
 
 class Score(NamedTuple):
@@ -46,19 +43,3 @@ def class_means(values: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"
     """
     _, column, count = torch.unique(labels, return_inverse=True, return_counts=True)
     return values.double() * len(labels) / (len(count) * count[column])
-
-
-def score_features(
-    train: Float[Tensor, "train dim"],
-    train_labels: Int[Tensor, " train"],
-    test: Float[Tensor, "test dim"],
-    test_labels: Int[Tensor, " test"],
-) -> dict[str, Score]:
-    """kNN (k = 20), linear probe (protocol robust), rank-1 and mAP (test against test, itself left out)."""
-    found = retrieve(test, test_labels)
-    return {
-        "kNN": score(knn_correct(train, train_labels, test, test_labels)),
-        "linear": score(linear_probe(train, train_labels, test, test_labels)),
-        "rank-1": score(found.rank1),
-        "mAP": score(found.average_precision),
-    }

@@ -22,7 +22,7 @@ from wingbar.exam.table import Row, tell
 from wingbar.machine import choose_device
 from wingbar.types import UserError
 
-__all__ = ["Examined", "evaluate", "examine"]
+__all__ = ["Examined", "evaluate", "examine", "sit"]
 
 
 class Examined(NamedTuple):
@@ -41,7 +41,7 @@ def evaluate(arguments: Sequence[str]) -> None:
 
 
 def examine(asked: Evaluate) -> Examined:
-    """Every encoder on every protocol; each result is on the disk as soon as it is there."""
+    """Every encoder on every protocol, on one data set."""
     protocols, candidates = _protocols(asked.protocols), _candidates(asked)
     config, out = data_of(candidates, asked.data), _out(asked, candidates)
     setting = _setting(asked, choose_device(asked.device))
@@ -50,16 +50,19 @@ def examine(asked: Evaluate) -> Examined:
     train, test = open_splits(config, setting.device, quiet=asked.quiet)
     if "attention" not in asked.protocols and not test.annotated:
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
-    rows = []
-    for candidate in candidates:
-        subject, scores, words = Subject(candidate, train, test, setting), dict[str, Score](), list[str]()
-        for name in protocols:
-            result = PROTOCOLS[name](subject, asked)
-            write_result(out, subject, name, result)
-            scores |= result.scores
-            words += result.words
-        rows.append(Row(candidate, scores, words))
-    return Examined(rows, out)
+    subjects = [Subject(candidate, train, test, setting) for candidate in candidates]
+    return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
+
+
+def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> Row:
+    """One encoder on every protocol; each result is on the disk as soon as it is there."""
+    scores, words = dict[str, Score](), list[str]()
+    for name in protocols:
+        result = PROTOCOLS[name](subject, asked)
+        write_result(out, subject, name, result)
+        scores |= result.scores
+        words += result.words
+    return Row(subject.candidate, scores, words)
 
 
 def _protocols(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 
@@ -55,8 +56,8 @@ def attention(subject: Subject, asked: Evaluate) -> Result:
     return Result(scores, words=tuple(_sentence(name, one) for name, one in found.items()))
 
 
-def known_regions(subject: Subject, split: Split) -> dict[str, Region]:
-    """What is known of a split's images, in pixels of the view."""
+def known_regions(subject: Subject, split: Split, rows: Sequence[int] | None = None) -> dict[str, Region]:
+    """What is known of a split's images, or of these rows of it, in pixels of the view."""
     source, size = split.source, subject.size
     crops: dict[str, Crops] = {
         "centre": centre_boxes,
@@ -65,7 +66,9 @@ def known_regions(subject: Subject, split: Split) -> dict[str, Region]:
     }
     seen = crops[subject.setting.view]
     if not isinstance(source, Lookalike):
-        return listed_regions(source, seen, size=size)
+        return listed_regions(source if rows is None else source.take(list(rows)), seen, size=size)
+    if rows is not None:
+        return drawn_regions(draw(source, rows), seen, size=size)
     with subject.bar("drawing masks", len(source)) as bar:
         return drawn_regions(draw(source, progress=bar.reach), seen, size=size)
 

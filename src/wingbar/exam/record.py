@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -11,14 +12,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from wingbar.evaluate.intervals import Interval
 from wingbar.evaluate.scores import Score, per_class
 from wingbar.exam.result import Result
 from wingbar.exam.subject import Subject
 from wingbar.runfolder import installed
+from wingbar.train.record import read_lines
 
-__all__ = ["provenance", "write_result"]
+__all__ = ["commit", "provenance", "read_result", "write_result"]
+
+TELLS = {"encoder", "recipe", "seed", "wingbar", "commit"}  # of the provenance: what may differ between equal results
 
 
 def provenance(subject: Subject, protocol: str) -> dict[str, Any]:
@@ -99,3 +106,39 @@ def _values(subject: Subject, result: Result) -> dict[str, Any]:
         if len(scored.values) == len(own) and "per class" not in metric:
             found[f"{metric} by class"] = per_class(scored.values, own)
     return {name: values.contiguous().clone() for name, values in found.items()}
+
+
+# --- read back -------------------------------------------------------------------------------------------------------
+
+
+def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
+    """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
+    made_by = provenance(subject, protocol)
+    same = {name: value for name, value in made_by.items() if name not in TELLS}
+    record = out / "metrics.jsonl"
+    lines = [line for line in read_lines(record) if _holds(line, same)] if record.exists() else []
+    latest = [line for line in lines if line["time"] == lines[-1]["time"]]
+    if not latest:
+        return None
+    try:
+        values = load_file(out / latest[0]["values"])
+        scores = {
+            line["metric"]: _read_score(line, values[line["metric"]], made_by) for line in latest if "low" in line
+        }
+    except (OSError, SafetensorError, KeyError):
+        return None
+    if any(not math.isclose(one.values.double().mean(), one.interval.value, abs_tol=1e-6) for one in scores.values()):
+        return None  # another evaluation has replaced the values since
+    readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
+    words = [sentence for line in latest for sentence in line.get("words", ())]
+    return Result(scores, readings=readings, words=tuple(words))
+
+
+def _holds(line: dict[str, Any], facts: dict[str, Any]) -> bool:
+    return all(line.get(name) == value for name, value in facts.items())
+
+
+def _read_score(line: dict[str, Any], values: Tensor, made_by: dict[str, Any]) -> Score:
+    known = {*made_by, "metric", "value", "low", "high", "n", "values", "time"}
+    facts = {name: value for name, value in line.items() if name not in known}
+    return Score(Interval(line["value"], line["low"], line["high"]), values, facts)

@@ -21,7 +21,7 @@ from wingbar.data.store import Store
 from wingbar.images import find_source, open_source
 from wingbar.types import UserError
 
-__all__ = ["Side", "Split", "open_split", "open_splits", "split_digest"]
+__all__ = ["Side", "Split", "open_split", "open_splits", "split_digest", "split_of"]
 
 Side = Literal["train", "test"]
 
@@ -82,7 +82,11 @@ def _checked(source: Source, side: str) -> Source:
 
 def open_split(config: Config, source: Source, device: torch.device, *, quiet: bool = False) -> Split:
     """The images of a source, labelled or not."""
-    store = open_source(config, source, quiet=quiet)
+    return split_of(config, source, open_source(config, source, quiet=quiet), device)
+
+
+def split_of(config: Config, source: Source, store: Store, device: torch.device) -> Split:
+    """The images of a source that are decoded or drawn already."""
     _check_readable(config, store)
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     labels = torch.full((len(store.images),), -1) if store.labels is None else store.labels

@@ -67,21 +67,21 @@ def gather_attended(
 def _look(subject: Subject, split: Split, rows: Int[Tensor, " n"], kind: Kind, region: str | None) -> _Looked:
     device = subject.setting.device
     own = rows.to(device)
-    where = _region(subject, split, region)
+    where = _region(subject, split, rows, region)
     with exact():
         image = subject.prepare(split.store.images[rows].to(device), split.store.aspect[own])
         gain = _likeness(subject, split, own) if kind == "likeness" else _distinctness(subject, split, own)
         cam = explained(subject.encoder, image, {kind: gain})[kind]
-    return _Looked(image, cam, where.cover(own) if where else None)
+    return _Looked(image, cam, where.cover(torch.arange(len(rows), device=device)) if where else None)
 
 
-def _region(subject: Subject, split: Split, name: str | None) -> Region | None:
-    """The region of this name, or the one people look for; None where nobody knows any."""
+def _region(subject: Subject, split: Split, rows: Int[Tensor, " n"], name: str | None) -> Region | None:
+    """The region of this name in these rows, or the one people look for; None where nobody knows any."""
     if not split.annotated:
         if name is not None:
             raise UserError(f"these images have no boxes, parts or marks, so no {name} is there to outline; drop it")
         return None
-    regions = known_regions(subject, split)
+    regions = known_regions(subject, split, rows.tolist())
     chosen = name or next((first for first in FIRST_CHOICE if first in regions), next(iter(regions)))
     known("region", chosen, regions)
     return regions[chosen]

@@ -32,7 +32,7 @@ from wingbar.types import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["class_title", "confusable", "draw", "gather_ranking", "pictures"]
+__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures"]
 
 SIDE = 128  # of the pictures, pixels at most
 
@@ -124,14 +124,15 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     count, split = asked.neighbours.count, visit.split
     if count < 1 or len(split.labels) < 2:
         raise UserError(f"{count} neighbours among {len(split.labels)} images cannot be shown; both must be larger")
-    queries = _queries(visit, asked.images)
+    queries = choose_queries(visit, asked.images)
     ranking = gather_ranking(visit.with_beginnings, split, queries, count=count)
     chosen = " from the classes that are confused most, the most confused first" if split.labelled else ""
     note = f"{visit.said(len(queries))}{chosen}, and the images nearest to them by cosine, itself left out."
     yield "neighbours", draw_ranking(ranking, THEMES[asked.theme], note=note)
 
 
-def _queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
+def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
+    """Images of the classes the first encoder confuses most, or any where nobody knows classes."""
     split = visit.split
     if not split.labelled:
         return visit.choose(count)

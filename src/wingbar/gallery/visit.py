@@ -31,6 +31,7 @@ class Visit:
     config: Config  # its data set
     setting: Setting
     wanted: Side | None = None  # test if not given, train where nobody knows labels
+    opened: tuple[Split, Split] | None = None  # train and test, where somebody has opened them before
 
     @cached_property
     def subjects(self) -> list[Subject]:
@@ -59,6 +60,8 @@ class Visit:
     @cached_property
     def _splits(self) -> tuple[Split, Split]:
         """What statistics are calibrated on, and what is shown."""
+        if self.opened:
+            return self.opened
         device, quiet = self.setting.device, self.setting.quiet
         if self.side == "test":
             return open_splits(self.config, device, quiet=quiet)

@@ -1,0 +1,1 @@
+"""`wingbar report`: runs, their scores and all their pictures in one HTML file that needs nothing else."""

@@ -11,7 +11,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A module may import from lower layers, and from its own.
 LAYERS = (
     {"types"},
-    {"losses", "state", "perturb", "heads", "encoder", "decoder", "weights", "data", "config", "settings"},
+    {"losses", "state", "perturb", "heads", "encoder", "decoder", "weights", "data", "config", "settings", "paper"},
     {"criteria"},
     {"methods"},
     {"train", "evaluate", "show"},

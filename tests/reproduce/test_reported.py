@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from wingbar.reproduce.paper import label, theirs
-from wingbar.reproduce.tables import DATASETS, MEASURES, TABLES
+from wingbar import paper
+from wingbar.paper import label, theirs
+from wingbar.reproduce.tables import DATASETS, TABLES
 
 SOURCE = Path(__file__).parents[3] / "shared" / "spec" / "paper.tex"
-PAPER = json.loads((files("wingbar.reproduce") / "paper.json").read_text(encoding="utf-8"))
+PAPER = json.loads((files("wingbar") / "paper.json").read_text(encoding="utf-8"))
 
 SETS = {
     "CUB-200": "cub200", "Cars": "cars", "Stanford Cars": "cars", "Aircraft": "aircraft", "FGVC-Aircraft": "aircraft",
@@ -117,7 +118,7 @@ def test_rows_find_their_numbers():
             assert dataset in described.datasets and dataset in DATASETS
             assert set(rows) <= {row.name for row in described.rows}
             for row, columns in rows.items():
-                assert set(columns) <= set(described.columns) <= set(MEASURES)
+                assert set(columns) <= set(described.columns) <= set(paper.METRICS)
                 assert all(theirs(table, dataset, row, column) == value for column, value in columns.items())
 
 

@@ -11,8 +11,8 @@ import torch
 import tyro
 from small import command
 
+from wingbar.paper import theirs
 from wingbar.reproduce.options import Reproduce
-from wingbar.reproduce.paper import theirs
 from wingbar.reproduce.plan import Job, make_plan
 from wingbar.reproduce.render import as_csv, as_latex, as_markdown
 from wingbar.reproduce.results import append, read_all, write_values

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from wingbar.evaluate.intervals import Interval, over_repeats
 from wingbar.exam.compare import but
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
+from wingbar.paper import points
 from wingbar.show.contents import Curve, Panel
 from wingbar.train.record import read_lines
 from wingbar.types import UserError
 from wingbar.weights import load_encoder, weights_hash
 
-__all__ = ["ABLATED", "gather_ablations"]
+__all__ = ["ABLATED", "gather_ablations", "papers_points"]
 
 ABLATED = {  # setting → as the paper writes it
     "synth.alpha": "α, weight of reconstruction",
@@ -23,7 +24,7 @@ ABLATED = {  # setting → as the paper writes it
     "synth.eps_g": "ε of Grad-CAM",
     "synth.eps_var": "ε of low variance",
 }
-METRICS = ("linear", "kNN", "rank-1", "mAP")  # the first that all runs have
+METRICS = ("paper", "linear", "kNN", "rank-1", "mAP")  # the first that all runs have
 HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, beside the encoder
 
 
@@ -45,6 +46,14 @@ def gather_ablations(folders: Sequence[Path], *, paper: Mapping[str, Sequence[Cu
     scored = _scored(read_chronicles(folders))
     series = {setting: list(_series(setting, scored)) for setting in ABLATED}
     return [_panel(setting, found, (paper or {}).get(setting, ())) for setting, found in series.items() if found]
+
+
+def papers_points(dataset: str) -> dict[str, list[Curve]]:
+    """What the paper's ablations on a data set found, by setting; its scores are of its own linear evaluation."""
+    return {
+        setting: [Curve("paper", [x for x, _ in pairs], [y for _, y in pairs], kind="paper")]
+        for setting, pairs in points(dataset).items()
+    }
 
 
 def _series(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:

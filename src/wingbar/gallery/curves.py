@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wingbar.exam.compare import but
-from wingbar.gallery.ablations import gather_ablations
+from wingbar.gallery.ablations import gather_ablations, papers_points
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit, short_names
@@ -72,6 +72,6 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
         raise UserError(f"{visit.candidates[0].name} is no run, so nobody recorded how it was trained; give a run")
     drawn = gather_curves(folders)
     yield "curves", draw_curves(drawn, THEMES[asked.theme], title="Training", note=note_on(drawn))
-    if varied := gather_ablations(folders):
+    if varied := gather_ablations(folders, paper=papers_points(visit.config.data.name)):
         note = "Bands: 95 % interval, of the mean over seeds where there are several, else over the test images."
         yield "ablations", draw_curves(varied, THEMES[asked.theme], title="Scores over settings", note=note)

@@ -17,6 +17,7 @@ from wingbar.exam.splits import Split
 from wingbar.exam.subject import Setting, check_candidate
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
+from wingbar.paper import scores
 from wingbar.report.contents import PaperValues, Report
 from wingbar.report.gather import gather_report
 from wingbar.report.options import AskedReport
@@ -37,7 +38,7 @@ class Written(NamedTuple):
 def report(arguments: Sequence[str]) -> None:
     """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] -o report.html"""
     asked = tyro.cli(AskedReport, prog="wingbar report", args=arguments)
-    path = write_report(asked).path
+    path = write_report(asked, paper=scores()).path
     print(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject
+from wingbar.gallery.ablations import gather_ablations, papers_points
 from wingbar.gallery.cam import gather_attended
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.map import gather_flock
@@ -122,7 +123,9 @@ def _spread(subject: Subject) -> Spreads:
 
 
 def _curves(visit: Visit) -> list[Panel]:
-    return gather_curves([candidate.folder for candidate in visit.candidates if candidate.folder])
+    """Scores over settings first, where the runs differ in one that the paper varies; then what they recorded."""
+    folders = [candidate.folder for candidate in visit.candidates if candidate.folder]
+    return gather_ablations(folders, paper=papers_points(visit.config.data.name)) + gather_curves(folders)
 
 
 def _flocks(everyone: Mapping[str, Subject], asked: AskedReport) -> list[Flock]:

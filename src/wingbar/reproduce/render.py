@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wingbar.reproduce.paper import label
+from wingbar.paper import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
 

@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wingbar.reproduce.paper import theirs
+from wingbar.paper import METRICS, theirs
 
 __all__ = [
     "DATASETS",
     "EXTRAS",
     "FROZEN",
-    "MEASURES",
     "NOT_HERE",
     "SUPERVISED",
     "TABLES",
@@ -26,15 +25,6 @@ __all__ = [
 # Rows that are no recipe: the initialisation as it is, all of it trained with labels, a method that we do not have.
 FROZEN, SUPERVISED, NOT_HERE = "frozen", "supervised", "not here"
 
-# A column of the paper → what `wingbar evaluate` calls it. The paper's linear is the protocol linear-paper.
-MEASURES = {
-    "linear 100 %": "paper",
-    "linear 50 %": "paper 50%",
-    "linear 20 %": "paper 20%",
-    "rank-1": "rank-1",
-    "rank-5": "rank-5",
-    "mAP": "mAP",
-}
 # Recorded as well, without a number of the paper: the probe that has no learning rate to fit, and kNN.
 EXTRAS = {
     "robust 100 %": "linear 100%",
@@ -82,7 +72,7 @@ class Table(NamedTuple):
 
 def measures(row: Row) -> dict[str, str]:
     """Column → metric of `wingbar evaluate`, of everything that is measured in a row."""
-    return {"linear 100 %": "finetune"} if row.recipe == SUPERVISED else MEASURES | EXTRAS
+    return {"linear 100 %": "finetune"} if row.recipe == SUPERVISED else METRICS | EXTRAS
 
 
 def reported(table: str, row: Row, dataset: str, column: str) -> float | None:
@@ -97,7 +87,7 @@ def protocols(row: Row) -> tuple[str, ...]:
 
 
 BIRDS_CARS_PLANES = ("cub200", "cars", "aircraft")
-LINEAR, LINEAR_AND_RANK, ALL = ("linear 100 %",), ("linear 100 %", "rank-1"), tuple(MEASURES)
+LINEAR, LINEAR_AND_RANK, ALL = ("linear 100 %",), ("linear 100 %", "rank-1"), tuple(METRICS)
 
 RESNET = Row("ResNet50", FROZEN)
 MOCO = Row("MoCo V2", "moco")

@@ -38,6 +38,7 @@ def birds():
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(sketch, "PAUSE", 0.0)
+    monkeypatch.setattr(sketch, "SHARE", 0)
 
 
 def config(out, settings=None, recipe="try-synth"):
@@ -116,15 +117,28 @@ def test_epochs_are_drawn_and_the_end(tmp_path, impatient):
     assert sketches.steps == [6, 12, 18, 20]
 
 
-def test_not_more_than_once_a_minute_and_short_runs_not_at_all(tmp_path, monkeypatch):
-    clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(sketch.time, "monotonic", lambda: next(clock))
-    with Counted(tmp_path, None, lambda step: True, print) as sketches:
-        train_for(sketches, 15)  # every step looks at the clock, and so does every drawing
-    assert sketches.steps == [6, 12, 15]
-    with Counted(tmp_path, None, lambda step: True, print) as sketches:
+@pytest.mark.parametrize(("takes", "expected"), [(0.0, [6, 12, 18, 24, 28]), (4.0, [6, 26, 28])])
+def test_not_more_than_once_a_minute_nor_a_fiftieth_of_the_time(tmp_path, monkeypatch, takes, expected):
+    now = [0.0]
+    monkeypatch.setattr(sketch.time, "monotonic", lambda: now[0])
+
+    def ten_seconds_later(step: int) -> bool:
+        now[0] = 10.0 * (step + 1)
+        return True
+
+    class Slow(Counted):
+        def _draw(self, *given):
+            super()._draw(*given)
+            now[0] += takes
+
+    with Slow(tmp_path, None, ten_seconds_later, print) as sketches:
+        train_for(sketches, 28)
+    assert sketches.steps == expected
+    with Slow(tmp_path, None, ten_seconds_later, print) as sketches:
+        now[0] = 0.0
+        sketches.next_at = sketch.PAUSE
         train_for(sketches, 5)
-    assert not hasattr(sketches, "steps")
+    assert not hasattr(sketches, "steps")  # a short run
 
 
 def test_a_base_method_has_curves_only(birds, tmp_path, impatient):

@@ -37,7 +37,8 @@ from wingbar.watch import sample
 
 __all__ = ["Board", "Sketches", "build_sketches"]
 
-PAUSE = 60.0  # seconds from one drawing to the next, and to the first: it takes one or two of a core's
+PAUSE = 60.0  # seconds from one drawing to the next, and to the first
+SHARE = 50  # and as many times what the last one took: training waits for some of it, for the interpreter if not for us
 LOOKED_AT, SHOWN = 16, 4  # images, as Grad-CAM compares images with one another
 PANELS = 8  # the most telling ones
 
@@ -45,8 +46,8 @@ PANELS = 8  # the most telling ones
 class Sketches:
     """A context around a run that draws after every so many epochs, and at the end.
 
-    Though not within a minute of the last time: a run that is over sooner draws nothing. What goes wrong is said once,
-    and is the end of it.
+    Though not within a minute of the last time, nor more than a fiftieth of the time: a run that is over sooner draws
+    nothing. What goes wrong is said once, and is the end of it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Sketches:
         board: Board | None = None,
     ) -> None:
         self.out, self.pairs, self.due, self.say, self.board = out, pairs, due, say, board
-        self.stage, self.step, self.drawn_at = "", 0, time.monotonic()
+        self.stage, self.step, self.next_at = "", 0, time.monotonic() + PAUSE
         self.thread: Thread | None = None
         self.failed = False
 
@@ -71,7 +72,7 @@ class Sketches:
         """Begin to draw, if it is time and the last drawing is done."""
         self.step = step + 1
         busy = self.thread is not None and self.thread.is_alive()
-        if self.due(step) and not busy and time.monotonic() - self.drawn_at >= PAUSE:
+        if self.due(step) and not busy and time.monotonic() >= self.next_at:
             self._begin()
 
     def __enter__(self) -> Sketches:
@@ -88,12 +89,17 @@ class Sketches:
 
     def _begin(self) -> None:
         """Make the pairs now, as the next step will change the weights; draw while it does."""
-        self.drawn_at = time.monotonic()
+        began = time.monotonic()
         pairs = self._guarded(self.pairs) if self.pairs and not self.failed else None
         if not self.failed:
             draw = partial(self._draw, pairs, self.stage, self.step)
-            self.thread = Thread(target=partial(self._guarded, draw), daemon=True)
+            self.thread = Thread(target=self._timed, args=(draw, began), daemon=True)
             self.thread.start()
+
+    def _timed(self, draw: Callable[[], None], began: float) -> None:
+        """Draw, and decide how soon to draw again."""
+        self._guarded(draw)
+        self.next_at = began + max(PAUSE, SHARE * (time.monotonic() - began))
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
         """No picture is worth a run: whatever is raised becomes a sentence."""

@@ -232,3 +232,11 @@ def test_the_record_of_a_run(tmp_path):
 def test_a_folder_without_a_record_is_refused(tmp_path):
     with pytest.raises(UserError, match="no record"):
         read_record(tmp_path)
+
+
+def test_an_encoder_that_training_spoilt_is_told_to_learn_more_slowly():
+    alike, apart = 1 + 0.05 * drawn(64, 32), drawn(64, 32)
+    before, after = diagnose(alike), diagnose(alike, begun=apart)
+    assert before.verdict == after.verdict == "warning"
+    assert "raise optim.lr" in before.sentences[0] and "lower optim.lr" in after.sentences[0]
+    assert diagnose(alike, begun=alike).sentences == before.sentences  # it was so before

@@ -12,11 +12,20 @@ SETTINGS = (
 
 
 def command(
-    folder: Path, *words: str, tables: tuple[str, ...] = ("main",), settings: tuple[str, ...] = ()
+    folder: Path, *words: str, tables: tuple[str, ...] = ("main",), settings: tuple[str, ...] = (), report: bool = False
 ) -> list[str]:
     """The words of the command, everything written below `folder`."""
     return [
         *("reproduce", *tables, "--data", "lookalike", "--encoder", "timm/test_resnet", "--weights", "random"),
-        *("--epochs", "4", "--probe-epochs", "2", "--device", "cpu", "--quiet"),
+        *(
+            "--epochs",
+            "4",
+            "--probe-epochs",
+            "2",
+            "--device",
+            "cpu",
+            "--quiet",
+            "--report" if report else "--no-report",
+        ),
         *("--out", str(folder / "runs"), "--results", str(folder / "results"), "--set", *SETTINGS, *settings, *words),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def numbers(folder: Path, table: str = "main") -> list[dict]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    main(command(folder))
+    main(command(folder, report=True))
     return folder
 
 
@@ -84,6 +85,18 @@ def test_killed_in_two_cells_and_ended_by_two_jobs_the_table_is_the_same(undistu
     assert tables(tmp_path) == tables(undisturbed) and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(undisturbed)
     assert not list(tmp_path.glob("runs/.*.lock"))
+
+
+def test_it_ends_with_a_report_of_its_runs(undisturbed):
+    """The scores in the page are those in the lines."""
+    page = (undisturbed / "results" / "main-lookalike.html").read_text()
+    data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.S).group(1))
+    rows = {row["name"]: row["cells"] for row in data["scores"]["rows"]}
+    place = [metric["name"] for metric in data["scores"]["metrics"]].index("rank-1")
+    for line in numbers(undisturbed):
+        if line["metric"] == "rank-1" and line["row"] != "ResNet50":
+            (found,) = (cells[place] for name, cells in rows.items() if line["run"].endswith(name))
+            assert found["value"] == pytest.approx(line["value"])
 
 
 def test_every_line_says_where_it_comes_from(undisturbed):

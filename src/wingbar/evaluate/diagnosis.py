@@ -37,11 +37,12 @@ def diagnose(
     embeddings: Float[Tensor, "m k"] | None = None,
     positives: Float[Tensor, "m k"] | None = None,
     record: Record | None = None,
+    begun: Float[Tensor, "b dim"] | None = None,
 ) -> Diagnosis:
     """The state of an encoder, from its features of many images and whatever else is known.
 
-    `embeddings` are what the training's loss sees of the same images, `positives` those of other views of them. Of more
-    than 4,096 images, as many are taken at equal distances.
+    `embeddings` are what the training's loss sees of the same images, `positives` those of other views of them, `begun`
+    the features of some images before training. Of more than 4,096 images, as many are taken at equal distances.
     """
     _check(features, embeddings, positives)
     sample = torch.arange(0, len(features), max(1, -(-len(features) // MOST)), device=features.device)
@@ -50,6 +51,8 @@ def diagnose(
         signs = signs._replace(embeddings=geometry(embeddings[sample]))
     if embeddings is not None and positives is not None:
         signs = signs._replace(alignment=alignment(embeddings, positives).item())
+    if begun is not None:
+        signs = signs._replace(begun=geometry(begun))
     return judge(_with_record(signs, record) if record is not None else signs)
 
 

@@ -31,6 +31,7 @@ class Signs(NamedTuple):
     queue: int = 0  # of MoCo, 0 where there is none
     images: int = 0  # it was trained on
     stale: SelfNegatives | None = None
+    begun: Geometry | None = None  # the features of the same encoder before it was trained
 
 
 class Diagnosis(NamedTuple):
@@ -82,6 +83,12 @@ def _alike(signs: Signs) -> Iterator[Finding]:
         spreads = f"their std is {space.std:.2g}, {share:.0%} of the {space.healthy_std:.2g} of a healthy encoder"
         if share < POINT or (share < NARROW and _matched(signs)):
             yield "collapsed", f"All images have nearly the same {name} ({spreads}): {PREVENT}."
+        elif share < NARROW and signs.begun is not None and signs.begun.relative_std >= NARROW:
+            yield (
+                "warning",
+                f"The {name} of all images are much alike ({spreads}), which they were not before training "
+                f"({signs.begun.std:.2g}): it destroys what the encoder knew; lower optim.lr.",
+            )
         elif share < NARROW:
             yield (
                 "warning",

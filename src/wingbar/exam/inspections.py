@@ -6,6 +6,8 @@ import copy
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from wingbar.data import views
 from wingbar.data.geometry import centre_boxes, whole_boxes
@@ -21,15 +23,36 @@ from wingbar.exam.result import Result, percent
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject, exact
 from wingbar.machine import choose_autocast, compile_parts, release_parts
+from wingbar.types import UserError
 
 __all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
+
+FEW = 256  # images that show how features spread before training
 
 
 def doctor(subject: Subject, asked: Evaluate) -> Result:
     """Is the encoder collapsed, and did its training go well: by features of the training images and a run's record."""
     folder = subject.candidate.folder
-    found = diagnose(subject.features(subject.train), record=read_record(folder) if folder else None)
+    record = read_record(folder) if folder else None
+    found = diagnose(subject.features(subject.train), record=record, begun=_begun(subject) if folder else None)
     return Result({}, readings=found.values, words=(f"doctor: {found.verdict}", *found.sentences))
+
+
+def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
+    """Features of some training images before the run; None where the weights it began with are out of reach."""
+    store, rows = (
+        subject.train.store,
+        torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[:FEW],
+    )
+    try:
+        encoder = subject.candidate.initial() if subject.candidate.initial else None
+    except UserError:
+        return None
+    if encoder is None:
+        return None
+    images = subject.prepare(store.images[rows], store.aspect[rows])
+    with exact(), torch.no_grad():
+        return encoder.eval().to(images.device)(images).vector.float()
 
 
 # --- attention -------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def summary_of(candidate: Candidate, method: str) -> str:
     assert config is not None
     machine = made_with.get("gpu") or f"{made_with.get('cores', 'some')} CPU cores"
     return (
-        f"{method}, {config.encoder.name} from {config.encoder.weights} weights, {made_with['images']:,} "
+        f"{method}, {config.encoder.name} from {Path(config.encoder.weights).name} weights, {made_with['images']:,} "
         f"images without labels, {config.run.epochs} epochs in batches of {config.data.batch}, seed {config.run.seed}, "
         f"on {machine}."
     )

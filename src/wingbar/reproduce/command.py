@@ -14,6 +14,7 @@ from rich.table import Table as Grid
 from wingbar.reproduce.options import Reproduce, check
 from wingbar.reproduce.plan import Job, estimated, make_plan, state_of
 from wingbar.reproduce.render import write_tables
+from wingbar.reproduce.reports import write_reports
 from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
 from wingbar.reproduce.summary import summarise
@@ -42,7 +43,19 @@ def reproduce(arguments: Sequence[str]) -> None:
         paths = write_tables(asked.results, table, summarise(table, jobs, recorded, asked))
         print(paths[0].read_text(encoding="utf-8"))
         print(f"Written to {', '.join(map(str, paths))}; every number with its origin is in {table}.jsonl there.")
+    for table in dict.fromkeys(asked.tables) if asked.report and _complete(jobs, recorded) else ():
+        for path in write_reports(table, jobs, recorded, asked):
+            print(f"{path}: pictures of the runs, to open in a browser.")
     _farewell(jobs, recorded, stopped=not to_the_end)
+
+
+def _complete(jobs: Sequence[Job], recorded: Recorded) -> bool:
+    """Whether nothing is left but cells that failed."""
+    return all(state_of(job.cell, recorded) in ("finished", "impossible") or _failed(job, recorded) for job in jobs)
+
+
+def _failed(job: Job, recorded: Recorded) -> bool:
+    return bool(job.cell.splits.reason) or FAILED in recorded.get(job.cell.key, {})
 
 
 def plan_table(jobs: Sequence[Job], recorded: Recorded) -> Grid:
@@ -61,7 +74,7 @@ def plan_table(jobs: Sequence[Job], recorded: Recorded) -> Grid:
 def _farewell(jobs: Sequence[Job], recorded: Recorded, *, stopped: bool) -> None:
     """What is left, and exit code 1 if cells failed."""
     left = [job for job in jobs if state_of(job.cell, recorded) != "finished"]
-    failed = [job for job in left if job.cell.splits.reason or FAILED in recorded.get(job.cell.key, {})]
+    failed = [job for job in left if _failed(job, recorded)]
     if stopped or len(left) > len(failed):
         count = len(left) - len(failed)
         print(f"{count} of {len(jobs)} cells are not made yet; the same command goes on with them.")

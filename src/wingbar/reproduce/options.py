@@ -51,6 +51,8 @@ class Reproduce:
     """auto, cpu or cuda; several spread the cells: cuda:0 cuda:1."""
     jobs: int | None = None
     """Cells made at once; one per device if not given, more share a device."""
+    report: bool = True
+    """End with a report of the runs, an HTML file for each table and data set, where every cell is made."""
     dry_run: bool = False
     """Only show the cells, what is done, and the time the others will take."""
     out: Path = Path("runs/reproduce")

@@ -93,6 +93,7 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> N
     if places:
         axes.set_xticks(list(places.values()), [_number(value) for value in places])
     axes.set_ylim(*_limits(panel.curves))
+    axes.ticklabel_format(axis="y", useOffset=False)
 
 
 def _places(panel: Panel) -> dict[float, float]:
@@ -109,7 +110,9 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
     """Every point is seen; bands, which are vast for two seeds, as far as the points reach once more."""
     points = [value for curve in curves for value in curve.y]
     low, high = min(points), max(points)
-    reach = (high - low) or abs(high) or 1.0
+    flat = high - low <= 1e-3 * abs(high)  # what varies less is as good as constant
+    reach = (abs(high) or 1.0) if flat else high - low
     bands = [value for curve in curves for value in [*(curve.low or ()), *(curve.high or ())]]
     low, high = max(min([low, *bands]), low - reach), min(max([high, *bands]), high + reach)
-    return low - 0.06 * (high - low or reach), high + 0.06 * (high - low or reach)
+    margin = 0.06 * max(high - low, reach)
+    return low - margin, high + margin

@@ -11,7 +11,20 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A module may import from lower layers, and from its own.
 LAYERS = (
     {"types"},
-    {"losses", "state", "perturb", "heads", "encoder", "decoder", "weights", "data", "config", "settings", "paper"},
+    {
+        "losses",
+        "state",
+        "perturb",
+        "heads",
+        "encoder",
+        "decoder",
+        "weights",
+        "data",
+        "config",
+        "settings",
+        "paper",
+        "files",
+    },
     {"criteria"},
     {"methods"},
     {"train", "evaluate", "show"},

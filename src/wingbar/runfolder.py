@@ -18,6 +18,7 @@ from wingbar.config import Config
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
 from wingbar.data.store import Store
+from wingbar.files import check_place
 from wingbar.settings import changed, from_json, to_json
 from wingbar.types import UserError
 
@@ -38,13 +39,11 @@ def check_folder(config: Config) -> None:
     out, root = Path(config.run.out), Path(config.data.root).expanduser()
     if not config.run.out:
         raise UserError("a run needs a folder to write to; give it with --run.out")
-    if any(path.is_file() for path in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give run.out a folder")
+    check_place(out, remedy="choose another folder as run.out")
     if config.run.overwrite and config.run.resume:
         raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
     if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
         raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
-    _check_writable(out)
     if not out.exists() or {path.name for path in out.iterdir()} <= {UNREADABLE}:
         return
     if not config.run.overwrite and not config.run.resume:
@@ -55,13 +54,6 @@ def check_folder(config: Config) -> None:
         raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
     if config.run.resume:
         _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
-
-
-def _check_writable(out: Path) -> None:
-    """Refuse a place where nothing can be written, before the work is done that should go there."""
-    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{existing} cannot be written to; choose another run.out")
 
 
 def is_run(out: Path) -> bool:

@@ -21,6 +21,7 @@ from wingbar.data.store import Store
 from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score
 from wingbar.exam.splits import split_of
+from wingbar.files import check_place
 from wingbar.images import find_source
 from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
@@ -89,8 +90,7 @@ def tell_story(story: Try) -> dict[str, Any]:
 
 def _check_folder(out: Path) -> None:
     """Refuse a folder in which anything lies that is not an earlier try's."""
-    if any(path.is_file() for path in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give --out a folder")
+    check_place(out, remedy="give --out another folder")
     strangers = [path for path in out.iterdir() if not _is_ours(path)] if out.exists() else []
     if strangers:
         raise UserError(f"{out} holds {strangers[0].name}, which no earlier try left there; choose another --out")

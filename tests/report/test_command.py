@@ -212,7 +212,7 @@ def test_mistakes_are_one_sentence(runs, tmp_path, capsys, monkeypatch):
     assert "holds no wingbar run" in _refused([str(tmp_path)], capsys)
     assert "is a folder" in _refused([run, "-o", str(tmp_path)], capsys)
     (tmp_path / "file").write_text("mine")
-    assert "below a file" in _refused([run, "-o", str(tmp_path / "file" / "report.html")], capsys)
+    assert "is a file or below one" in _refused([run, "-o", str(tmp_path / "file" / "report.html")], capsys)
     assert "did you mean 'retrieval'" in _refused([run, "--protocols", "retrieva"], capsys)
     assert "give at least 1" in _refused([run, "--images", "0"], capsys)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever is root may write anywhere

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from PIL import Image
 from wingbar.data.census import picture
 from wingbar.data.listing import Listing
 from wingbar.doctor.report import RELATIONS, Entry, Pair, Report, to_json
+from wingbar.files import check_place
 from wingbar.show.style import save
 from wingbar.show.twins import Match, contact_sheet
 from wingbar.types import UserError
@@ -25,14 +25,10 @@ INKS = ("#b02a24", "#b86412", "#857014", "#5a6068")  # of the relations, the wor
 
 def check_folder(out: Path, path: str) -> None:
     """Refuse a folder that lies among the images, or in which anything lies that no earlier check left there."""
-    if any(place.is_file() for place in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give --out a folder")
+    check_place(out, remedy="give --out another folder")
     root = Path(path).expanduser()
     if root.is_dir() and root.resolve() in (out.resolve(), *out.resolve().parents):
         raise UserError(f"{out} lies among the images, and pairs.png would be taken for one; say --out ../{out.name}")
-    existing = next(place for place in (out, *out.absolute().parents) if place.exists())
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{existing} cannot be written to; choose another --out")
     strangers = sorted(place.name for place in out.iterdir() if not _is_ours(place)) if out.exists() else []
     if strangers:
         raise UserError(f"{out} holds {strangers[0]}, which no earlier check left there; choose another --out")

@@ -19,6 +19,7 @@ from wingbar.exam.record import write_result
 from wingbar.exam.splits import open_splits
 from wingbar.exam.subject import Setting, Subject, check_candidate
 from wingbar.exam.table import Row, tell
+from wingbar.files import check_place
 from wingbar.machine import choose_device
 from wingbar.types import UserError
 
@@ -82,8 +83,7 @@ def _candidates(asked: Evaluate) -> list[Candidate]:
 def _out(asked: Evaluate, candidates: Sequence[Candidate]) -> Path:
     run = next((candidate.folder for candidate in candidates if candidate.folder), None)
     out = asked.out or (run / "evaluation" if run else Path("evaluation"))
-    if any(path.is_file() for path in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give --out a folder")
+    check_place(out, remedy="give --out another folder")
     return out
 
 

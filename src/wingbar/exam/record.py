@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import time
@@ -20,6 +19,7 @@ from wingbar.evaluate.intervals import Interval
 from wingbar.evaluate.scores import Score, per_class
 from wingbar.exam.result import Result
 from wingbar.exam.subject import Subject
+from wingbar.files import whole
 from wingbar.runfolder import installed
 from wingbar.train.record import read_lines
 
@@ -72,10 +72,8 @@ def write_result(out: Path, subject: Subject, protocol: str, result: Result) -> 
     out.mkdir(parents=True, exist_ok=True)
     made_by = provenance(subject, protocol)
     file = _values_file(subject, protocol)
-    partial = out / f".{file}.{os.getpid()}"
-    save_file(_values(subject, result), partial, metadata={"provenance": json.dumps(made_by)})
-    partial.chmod(0o644)
-    partial.replace(out / file)
+    with whole(out / file) as partial:
+        save_file(_values(subject, result), partial, metadata={"provenance": json.dumps(made_by)})
     made_by |= {"values": file, "time": time.time()}
     lines = [{**made_by, **_line(metric, found)} for metric, found in result.scores.items()]
     lines += [{**made_by, "metric": name, "value": value} for name, value in result.readings.items()]

@@ -11,6 +11,7 @@ import tyro
 
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.subject import Setting, check_candidate
+from wingbar.files import check_place
 from wingbar.gallery import cam, curves, map, neighbours, pairs, spread
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
@@ -79,8 +80,7 @@ def _candidates(asked: Show) -> list[Candidate]:
 def _out(asked: Show, candidates: Sequence[Candidate]) -> Path:
     run = next((candidate.folder for candidate in candidates if candidate.folder), None)
     out = asked.out or (run / "pictures" if run else Path("pictures"))
-    if any(path.is_file() for path in (out, *out.parents)):
-        raise UserError(f"{out} is a file or below one; give --out a folder")
+    check_place(out, remedy="give --out another folder")
     return out
 
 

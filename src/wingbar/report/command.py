@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.protocols import PROTOCOLS
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Setting, check_candidate
+from wingbar.files import check_place, whole
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
 from wingbar.paper import scores
@@ -58,7 +58,8 @@ def write_report(
         check_candidate(candidate, setting)  # before images are decoded for nothing
     visit = Visit(candidates, data_of(candidates, asked.data), setting, opened=opened)
     gathered = gather_report(visit, asked, paper=paper or {}, out=out)
-    _write(out, make_page(gathered))
+    with whole(out) as file:
+        file.write_text(make_page(gathered), encoding="utf-8")
     return Written(out, gathered)
 
 
@@ -76,11 +77,7 @@ def _out(asked: AskedReport, candidates: Sequence[Candidate]) -> Path:
     out = asked.out or Path(candidates[0].name).expanduser() / "report.html"
     if out.is_dir():
         raise UserError(f"{out} is a folder; give --out a file, such as {out / 'report.html'}")
-    if any(path.is_file() for path in out.parents):
-        raise UserError(f"{out} lies below a file; give --out another place")
-    existing = next(path for path in out.absolute().parents if path.exists())
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{existing} cannot be written to; give --out another place")
+    check_place(out.parent, remedy="give --out another place")
     return out
 
 
@@ -102,14 +99,3 @@ def _setting(asked: AskedReport) -> Setting:
         cache=asked.data.cache,
         quiet=asked.quiet,
     )
-
-
-def _write(out: Path, page: str) -> None:
-    """Whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from wingbar.data.listing import known
+from wingbar.files import check_place
 from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.tables import DATASETS, TABLES, Row
@@ -76,15 +76,7 @@ def check(asked: Reproduce) -> None:
         choose_device(device)
     _check_numbers(asked)
     for folder in (asked.out, asked.results):
-        _check_folder(folder)
-
-
-def _check_folder(folder: Path) -> None:
-    if any(path.is_file() for path in (folder, *folder.parents)):
-        raise UserError(f"{folder} is a file or below one; give --out and --results folders")
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{existing} cannot be written to; give --out and --results other folders")
+        check_place(folder, remedy="give --out and --results other folders")
 
 
 def _check_numbers(asked: Reproduce) -> None:

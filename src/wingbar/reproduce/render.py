@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wingbar.files import whole
 from wingbar.paper import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
@@ -24,14 +24,11 @@ LEGEND = (
 
 def write_tables(folder: Path, name: str, sections: Sequence[Section]) -> list[Path]:
     """One file per format, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for ending, write in WRITERS.items():
-        paths.append(folder / f"{name}.{ending}")
-        partial = folder / f".{name}.{ending}.{os.getpid()}"
-        partial.write_text(write(name, sections), encoding="utf-8")
-        partial.replace(paths[-1])
-    return paths
+    paths = {ending: folder / f"{name}.{ending}" for ending in WRITERS}
+    for ending, path in paths.items():
+        with whole(path) as file:
+            file.write_text(WRITERS[ending](name, sections), encoding="utf-8")
+    return list(paths.values())
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------

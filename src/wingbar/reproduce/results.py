@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from wingbar.data.locks import alone
+from wingbar.files import whole
 from wingbar.reproduce.tables import Row, measures
 
 __all__ = [
@@ -81,12 +82,8 @@ def finished(lines: Mapping[str, Line], row: Row) -> bool:
 
 def write_values(folder: Path, key: str, values: Mapping[str, Tensor]) -> None:
     """Keep what every test image got, metric by metric."""
-    path = _values_file(folder, key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    save_file({metric: found.contiguous().clone() for metric, found in values.items()}, partial)
-    partial.chmod(0o644)
-    partial.replace(path)
+    with whole(_values_file(folder, key)) as file:
+        save_file({metric: found.contiguous().clone() for metric, found in values.items()}, file)
 
 
 def read_values(folder: Path, keys: Sequence[str], metric: str) -> list[Tensor]:

@@ -6,7 +6,6 @@ it is needed, so that training starts without it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from wingbar.files import whole
 from wingbar.types import UserError
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def figure(
 def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -> list[Path]:
     """Write stem.png, stem.svg, …; drawn in memory first, so that a file is replaced by a whole one or left alone."""
     drawn = {stem.with_name(f"{stem.name}.{kind}"): _drawn(page, kind) for kind in formats}
-    stem.parent.mkdir(parents=True, exist_ok=True)
     for path, content in drawn.items():
-        _replace(path, content)
+        with whole(path) as file:
+            file.write_bytes(content)
     return list(drawn)
 
 
@@ -105,15 +105,6 @@ def _drawn(page: Figure, kind: Format) -> bytes:
     with _only(FILES):
         page.savefig(buffer, format=kind, dpi=DPI, facecolor=page.get_facecolor(), metadata=SAME_BYTES[kind])
     return buffer.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextmanager

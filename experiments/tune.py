@@ -81,11 +81,17 @@ def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
             run(changed(_config(tuning, recipe), {**settings, "run.out": what}), recipe=recipe, quiet=True)
         trained = time.monotonic() - began
         for bn in tuning.bn if recipe != "frozen" else ("as-trained", "recalibrated"):
-            data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout)
+            data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
             asked = Evaluate((what,), data=data, bn=bn, out=Path(folder) / "scores", quiet=True, **options)
             scores = examine(asked).rows[0].scores
             wanted = {name: round(100 * scores[name].interval.value, 2) for name in ("kNN", "rank-1", "mAP", "linear")}
             yield {"recipe": recipe, "bn": bn, **settings, **wanted, "seconds": round(trained)}
+
+
+def _sizes(tuning: Tuning) -> dict[str, int]:
+    """The sides of images, so that the initialisation sees what the runs see."""
+    data = _config(tuning, "moco").data
+    return {"size": data.size, "stored": data.stored}
 
 
 def _config(tuning: Tuning, recipe: str) -> Config:

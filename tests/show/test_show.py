@@ -147,7 +147,7 @@ def test_pairs_tell_their_numbers(tmp_path):
         torch.tensor([0.9999, 0.314]),
     )  # fmt: skip
     shown = text(draw_pairs(pairs, title="Pairs made by a", note="2 of 3 test images."), tmp_path)
-    for words in ("PSNR 17.3 dB", "PSNR 9.0 dB", "99.9 % of dimensions", "31 % of", "0.250", "a.png", "2 of 3 test"):
+    for words in ("PSNR 17.3 dB", "PSNR 9.0 dB", "99.9 % of dimensions", "31 % of", ">0.25<", "a.png", "2 of 3 test"):
         assert words in shown, words
 
 

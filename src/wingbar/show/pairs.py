@@ -22,12 +22,12 @@ def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str
             Cell(pairs.image[row], name),
             Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
             Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
-            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.4f}"),
+            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3g}"),
         ]
         for row, name in enumerate(pairs.names)
     ]
     heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
-    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3f}")
+    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3g}")
     return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
 
 
@@ -36,7 +36,7 @@ def draw_ladder(ladder: Ladder, style: Style = LIGHT, *, title: str = "", note: 
     rows = [
         [
             Cell(rebuilt),
-            *(Cell(twin, f"{moved:.4f}") for twin, moved in zip(twins, change.tolist(), strict=True)),
+            *(Cell(twin, f"{moved:.3g}") for twin, moved in zip(twins, change.tolist(), strict=True)),
         ]
         for rebuilt, twins, change in zip(ladder.rebuilt, ladder.twins, ladder.change, strict=True)
     ]

@@ -26,7 +26,7 @@ function showNoise(ladder) {
   const slider = make("input", { type: "range", id: field, min: 0, max: ladder.steps.length - 1, step: 1, oninput: () => show(Number(slider.value)) });
   function show(step) {
     const mean = ladder.change.reduce((sum, row) => sum + row[step], 0) / ladder.change.length;
-    said.textContent = `${ladder.steps[step]}: the twins differ by ${mean.toFixed(3)} on average`;
+    said.textContent = `${ladder.steps[step]}: the twins differ by ${mean.toPrecision(2)} on average`;
     slider.setAttribute("aria-valuetext", said.textContent);
     twins.forEach((canvas, row) => showTile(canvas, ladder.sheet, row * per + 1 + step, `twin of image ${row + 1} at noise ${ladder.steps[step]}`));
   }

@@ -24,7 +24,7 @@ from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.settings import changed, parsed
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tuning:
     bn: tuple[str, ...] = ("as-trained", "initial")
     """Statistics to score with."""
     set: tuple[str, ...] = ()
-    """Settings of all trainings, as name=value words in JSON: data.size=64."""
+    """Settings of all trainings, as name=value words: data.size=64."""
 
 
 def main(tuning: Tuning) -> None:
@@ -95,7 +95,6 @@ def _sizes(tuning: Tuning) -> dict[str, int]:
 
 
 def _config(tuning: Tuning, recipe: str) -> Config:
-    words = (word.partition("=") for word in tuning.set)
     settings = {
         "data.root": tuning.root,
         "data.name": tuning.name,
@@ -106,7 +105,7 @@ def _config(tuning: Tuning, recipe: str) -> Config:
         "run.epochs": tuning.epochs,
         "run.seed": tuning.seed,
         "run.tensorboard": False,
-        **{name: json.loads(value) for name, _, value in words},
+        **parsed(tuning.set),
     }
     return changed(recipe_named(recipe), settings)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 from wingbar.config import Config
 from wingbar.data.cache import Report, cache_root
-from wingbar.data.datasets import Source, load, look_alikes
+from wingbar.data.datasets import Source, Split, load, look_alikes
 from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
@@ -26,7 +26,7 @@ def find_source(config: Config, split: Literal["train", "test"] = "train") -> So
     if data.root == "lookalike":
         if data.options or data.download:
             raise UserError("data.options and data.download are for data sets read from files; lookalike has neither")
-        drawn: Any = "validation" if held_out and split == "test" else split
+        drawn: Split = "validation" if held_out and split == "test" else split
         return look_alikes(drawn, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
     options = parse_options(data.name, data.options)
     official = "train" if held_out else split

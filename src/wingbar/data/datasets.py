@@ -19,7 +19,7 @@ from wingbar.data.memory import free_host_memory
 from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, Store, decode, row_bytes
 
-__all__ = ["Source", "load", "look_alikes", "lookalike_store"]
+__all__ = ["Source", "Split", "load", "look_alikes", "lookalike_store"]
 
 Source = Lookalike | Listing
 

@@ -7,6 +7,7 @@ A `Recipe` draws them and strings operations into one view; an `Augment` has a r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 

@@ -50,6 +50,10 @@ class Split(NamedTuple):
             return tuple(f"no. {row}" for row in range(len(self.source)))
         return self.source.names
 
+    def files(self, rows: Int[Tensor, " chosen"]) -> list[str]:
+        """What the files of these images are called, without their folders."""
+        return [Path(self.names[row]).name for row in rows.tolist()]
+
     @property
     def annotated(self) -> bool:
         """Whether anybody knows where in the images the thing is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -53,7 +52,7 @@ def gather_attended(
     covers = [one.cover for one in looked if one.cover is not None]
     inside = [share(energy(one.cam), one.cover).cpu() for one in looked if one.cover is not None]
     return Attended(
-        names=[Path(split.names[row]).name for row in rows.tolist()],
+        names=split.files(rows),
         encoders=short_names([subject.candidate.name for subject in subjects]),
         kind=kind,
         image=to_bytes(looked[0].image),

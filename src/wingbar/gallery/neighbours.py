@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,7 +31,7 @@ from wingbar.types import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures"]
+__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures", "titles"]
 
 SIDE = 128  # of the pictures, pixels at most
 
@@ -46,7 +45,7 @@ def gather_ranking(subjects: Sequence[Subject], split: Split, queries: Int[Tenso
         _found(subject, split, queries, name=name, count=count, side=side)
         for subject, name in zip(subjects, names, strict=True)
     ]
-    return Ranking(pictures(first, split, queries, side), _titles(split, queries), found)
+    return Ranking(pictures(first, split, queries, side), titles(split, queries), found)
 
 
 def _found(
@@ -58,7 +57,7 @@ def _found(
     return Neighbourhood(
         encoder=name,
         nearest=seen,
-        labels=[_titles(split, own) for own in rows],
+        labels=[titles(split, own) for own in rows],
         right=labels[rows] == labels[queries, None] if split.labelled else None,
         similarity=similarity,
     )
@@ -103,11 +102,11 @@ def pictures(subject: Subject, split: Split, rows: Int[Tensor, " n"], side: int)
     return to_bytes(prepared(subject.setting.view, size=side)(split.store.images[there], aspect))
 
 
-def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
+def titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
     """Classes of images, or the names of their files where nobody knows classes."""
     if split.labelled:
         return [class_title(split.classes[label]) for label in split.labels[rows].tolist()]
-    return [Path(split.names[row]).name for row in rows.tolist()]
+    return split.files(rows)
 
 
 def class_title(name: str) -> str:

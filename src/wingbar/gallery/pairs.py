@@ -50,10 +50,9 @@ def gather_pairs(
     """The run in `folder` on these rows of a split."""
     method = load_method(folder).to(device)
     batch = _batch(config, split, rows, device, seed=seed)
-    names = [Path(split.names[row]).name for row in rows.tolist()]
     several = len(method.criteria) > 1
     return Synthesised(
-        make_pairs(method, batch, names),
+        make_pairs(method, batch, split.files(rows)),
         noise_ladder(method, batch, len(rows)),
         criterion_ladder(method, batch, len(rows)) if several else None,
     )

@@ -104,13 +104,12 @@ def spread_over_classes(labels: Int[Tensor, " n"], count: int, *, seed: int = 0)
     [0, 0, 1, 2]
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).tolist()
-    seen, turns = Counter[int](), list[tuple[int, int]]()
+    known, seen, turns = labels.tolist(), Counter[int](), list[tuple[int, int]]()
     for place, row in enumerate(order):
-        label = int(labels[row])
-        turns.append((seen[label], place))
-        seen[label] += 1
+        turns.append((seen[known[row]], place))
+        seen[known[row]] += 1
     chosen = [order[place] for _, place in sorted(turns)[:count]]
-    return torch.tensor(sorted(chosen, key=lambda row: (int(labels[row]), row)), dtype=torch.int64)
+    return torch.tensor(sorted(chosen, key=lambda row: (known[row], row)), dtype=torch.int64)
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -43,7 +43,8 @@ def _panel_caption(panel: Panel) -> str:
     dotted = sorted({curve.name for curve in panel.curves if curve.kind == "chance"})
     levels = f" Dotted: {', '.join(dotted)}." if dotted else ""
     paper = " Diamonds: the paper." if any(curve.kind == "paper" for curve in panel.curves) else ""
-    bands = " Bands: 95 % intervals over seeds." if any(curve.low for curve in panel.curves) else ""
+    over = "over seeds, or over the test images of a single one" if panel.listed_x else "over seeds"
+    bands = f" Bands: 95 % intervals {over}." if any(curve.low for curve in panel.curves) else ""
     return last[:1].upper() + last[1:] + levels + paper + bands
 
 

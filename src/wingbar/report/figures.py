@@ -49,7 +49,7 @@ def ladder_json(encoder: str, ladder: Ladder) -> dict[str, Any]:
     """The rebuilt image, then its twin at every step."""
     tiles = torch.cat([ladder.rebuilt[:, None], ladder.twins], dim=1)
     means = ladder.change.mean(dim=0).tolist()
-    steps = ", ".join(f"{step}: {mean:.3f}" for step, mean in zip(ladder.steps, means, strict=True))
+    steps = ", ".join(f"{step}: {mean:.2g}" for step, mean in zip(ladder.steps, means, strict=True))
     return {
         "encoder": encoder,
         "kind": ladder.kind,

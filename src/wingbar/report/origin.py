@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,13 +14,14 @@ from wingbar.exam.record import commit
 from wingbar.exam.subject import Subject
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.contents import Origin, Setting
+from wingbar.settings import named
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
 
 def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[Setting]:
     """Every setting of every run beside its recipe's."""
-    runs, usual = [_named(config) for config in configs], [_named(_recipe(name)) for name in recipes]
+    runs, usual = [named(config) for config in configs], [named(_recipe(name)) for name in recipes]
     return [
         Setting(name, tuple(_text(run[name]) for run in runs), tuple(_text(one[name]) for one in usual))
         for name in runs[0]
@@ -31,11 +31,6 @@ def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[Setti
 def _recipe(name: str) -> Config:
     """The recipe's settings; runs made in Python may have none, and are compared with the default."""
     return recipe_named(name) if name in RECIPES else Config()
-
-
-def _named(config: Config) -> dict[str, Any]:
-    parts = dataclasses.asdict(config)
-    return {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
 
 
 def _text(value: Any) -> str:
@@ -54,8 +49,8 @@ def _text(value: Any) -> str:
 
 def train_command(config: Config, recipe: str) -> str:
     """What trains the same again: the recipe, and everything that differs from it."""
-    usual, name = _named(_recipe(recipe)), recipe if recipe in RECIPES else "default"
-    moved = {setting: value for setting, value in _named(config).items() if value != usual[setting]}
+    usual, name = named(_recipe(recipe)), recipe if recipe in RECIPES else "default"
+    moved = {setting: value for setting, value in named(config).items() if value != usual[setting]}
     flags = [word for setting, value in moved.items() for word in flag(setting, value)]
     return shlex.join(["wingbar", "train", name, *flags])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from jaxtyping import Int
@@ -15,7 +14,7 @@ from wingbar.gallery.ablations import gather_ablations, papers_points
 from wingbar.gallery.cam import gather_attended
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.map import gather_flock
-from wingbar.gallery.neighbours import choose_queries, class_title, gather_ranking
+from wingbar.gallery.neighbours import choose_queries, class_title, gather_ranking, titles
 from wingbar.gallery.pairs import Synthesised, gather_pairs, makes_pairs
 from wingbar.gallery.spread import bank_measure, feature_measure, gather_spreads
 from wingbar.gallery.visit import Visit
@@ -80,11 +79,10 @@ def _sampled(visit: Visit, asked: AskedReport) -> dict[str, str]:
 
 def _titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
     """Class and file of every image, so that both can be looked for."""
-    files = [Path(split.names[row]).name for row in rows.tolist()]
+    files = split.files(rows)
     if not split.labelled:
         return files
-    classes = [class_title(split.classes[label]) for label in split.labels[rows].tolist()]
-    return [f"{name} · {file}" for name, file in zip(classes, files, strict=True)]
+    return [f"{name} · {file}" for name, file in zip(titles(split, rows), files, strict=True)]
 
 
 def _without_pairs(runs: Mapping[str, Subject]) -> dict[str, str]:
@@ -134,5 +132,4 @@ def _flocks(everyone: Mapping[str, Subject], asked: AskedReport) -> list[Flock]:
         gather_flock(subject, name, how=asked.how, points=asked.points, seed=asked.seed)
         for name, subject in everyone.items()
     ]
-    classes = [class_title(name) for name in flocks[-1].classes]
-    return [flock._replace(marked=flocks[-1].marked, classes=classes) for flock in flocks]
+    return [flock._replace(marked=flocks[-1].marked) for flock in flocks]

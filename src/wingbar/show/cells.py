@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.show.sheet import MARGIN, Picture, Sheet, sheet, wrapped
+from wingbar.show.sheet import MARGIN, NOTE, TITLE, Picture, Sheet, sheet, wrapped
 from wingbar.show.style import LIGHT, Style
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "Scale", "coloured", "draw_cells", "ramp"]
 
 GAP = 0.07  # between pictures
-TITLE, HEAD, BELOW, NOTE = 0.27, 0.2, 0.17, 0.14  # heights of lines
+HEAD, BELOW = 0.2, 0.17  # heights of lines
 NAME = 1.6  # width of the names of rows
 
 

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wingbar.show.sheet import MARGIN, printable, wrapped
+from wingbar.show.sheet import MARGIN, NOTE, TITLE, printable, wrapped
 from wingbar.show.style import Style, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["chart", "put_legend"]
-
-TITLE, NOTE = 0.27, 0.14  # heights of lines
 
 
 @contextmanager

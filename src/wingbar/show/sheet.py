@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MARGIN", "Picture", "Sheet", "printable", "sheet", "shortened", "wrapped"]
+__all__ = ["MARGIN", "NOTE", "TITLE", "Picture", "Sheet", "printable", "sheet", "shortened", "wrapped"]
 
 MARGIN = 0.16  # around everything
+TITLE, NOTE = 0.27, 0.14  # heights of the lines above and below
 LINE = 1.35  # height of a line of text, in sizes of its letters
 LETTER = 0.56  # width of a letter, likewise, of texts that are only broken into lines
 POINTS = 72  # in an inch

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from wingbar.bench.data import torchvision_views
-from wingbar.build import build_method, build_optimizers, plain_images, prepare
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.readers import read
 from wingbar.evaluate.features import embed_store
@@ -35,6 +35,7 @@ from wingbar.machine import choose_autocast, choose_device, release_parts
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
 from wingbar.settings import changed
+from wingbar.stages import build_optimizers, plain_images, prepare
 from wingbar.train.loop import train
 from wingbar.train.optim import cosine
 from wingbar.types import Batch

@@ -30,7 +30,7 @@ LAYERS = (
     {"methods"},
     {"train", "evaluate", "show"},
     {"machine"},
-    {"build", "images"},
+    {"build", "stages", "images"},
     {"recipes"},
     {"runfolder", "watch", "sketch"},
     {"runs", "doctor", "exam"},

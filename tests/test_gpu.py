@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wingbar.build import build_method, build_stages
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
@@ -13,6 +13,7 @@ from wingbar.data.placement import ReadAhead, place
 from wingbar.data.store import Files, Store, find_images
 from wingbar.machine import choose_autocast
 from wingbar.settings import changed
+from wingbar.stages import build_stages
 from wingbar.train.loop import train
 
 pytestmark = [

@@ -13,12 +13,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from wingbar import run, runs, sketch
-from wingbar.build import build_method, build_stages
+from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
 from wingbar.evaluate.pairs import to_bytes
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.sketch import Sketches, build_sketches
+from wingbar.stages import build_stages
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Interrupted
 

@@ -1,76 +1,37 @@
-"""From settings to objects: the only place that knows both."""
+"""From settings to the method: with `stages`, the only place that knows both settings and objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wingbar import criteria, decoder, losses, perturb
 from wingbar.config import Config
-from wingbar.data import views
-from wingbar.data.batches import Batches, fold
-from wingbar.data.placement import place
-from wingbar.data.store import Store
+from wingbar.data.batches import fold
 from wingbar.encoder import (
     Encoder,
     check_size,
-    evaluation_mode,
     evaluation_statistics,
     frozen_statistics,
     zero_init_residuals,
 )
-from wingbar.machine import compile_parts, on_gpu_compiled, will_compile
-from wingbar.methods import METHODS, Rebuild, SimSiam, SynthPairs, moco, synth
-from wingbar.train import optim
+from wingbar.methods import METHODS, SimSiam, SynthPairs, moco, synth
 from wingbar.types import STD, UserError
 from wingbar.weights import encoder_with_weights
 
-__all__ = [
-    "Stage",
-    "build_method",
-    "build_optimizers",
-    "build_stages",
-    "build_views",
-    "plain_images",
-    "prepare",
-]
+__all__ = ["build_method"]
 
 STATISTICS = {
     "frozen": frozen_statistics,
     "shared": synth.shared_statistics,
     "evaluation": evaluation_statistics,
 }
-DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
 PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
-RATES = {"moco": (0.03, "literal"), "simsiam": (0.05, "linear256")}  # initial, and how it scales with the batch (A30)
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
-
-
-class Stage(NamedTuple):
-    """A part of a run: decoder initialisation, or training."""
-
-    name: str
-    method: Any
-    batches: Batches
-    optimizers: optim.Optimizers
-    epochs: int
-
-    @property
-    def steps(self) -> int:
-        """Optimiser steps in all."""
-        return self.epochs * self.batches.per_epoch
-
-    def schedule(self, step: int) -> float:
-        """Factor on the learning rate at a step."""
-        return optim.cosine(step // self.batches.per_epoch, self.epochs)
-
-
-# --- the method ------------------------------------------------------------------------------------------------------
 
 
 def build_method(config: Config) -> Any:
@@ -209,89 +170,3 @@ def _rebuild_loss(pixels: str) -> Callable[[Tensor, Tensor], Tensor]:
         return losses.reconstruction
     scale = PIXEL_SCALE[pixels] * torch.tensor(STD).view(3, 1, 1)
     return lambda rebuilt, image: losses.reconstruction(rebuilt, image, scale=scale.to(image.device))
-
-
-# --- the stages of a run ---------------------------------------------------------------------------------------------
-
-
-def prepare(config: Config, method: Any, device: torch.device) -> Any:
-    """The method on the device, in the memory layout and compiled as asked."""
-    layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
-    method.to(device=device, memory_format=layout)
-    if will_compile(config):
-        compile_parts(method)
-    return method
-
-
-def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
-    """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
-    prepare(config, method, device)
-    placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
-    training = _stage(config, "train", method, _batches(config, placed, build_views(config)), epochs=config.run.epochs)
-    if not config.synth.on or not config.decoder.epochs:
-        return [training]
-    rebuild = Rebuild(
-        method.encoder,
-        method.decoder,
-        loss=method.readings.rebuild_loss,
-        mode=DECODER_INIT[config.readings.decoder_init_bn],
-    )
-    batches = _batches(config, placed, lambda images, aspect, generator: (), stream=1)
-    return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
-
-
-def build_views(config: Config) -> views.Augment:
-    """What makes views of stored images, compiled where that pays."""
-    data, scale = config.data, (config.data.crop, 1.0)
-    if data.views == "moco":
-        augment = views.moco(size=data.size, count=data.view_count, scale=scale)
-    elif data.view_count != 2:
-        raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
-    else:
-        augment = views.asymmetric(size=data.size, scale=scale)
-    return replace(augment, apply=on_gpu_compiled(config, augment.apply))
-
-
-def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
-    """The un-augmented image the decoder must reproduce (A32)."""
-    size = config.data.size
-    if config.data.plain == "centre":
-        centre = on_gpu_compiled(config, views.centre)
-        return lambda images, aspect: centre(images, aspect, size=size)
-    plain = on_gpu_compiled(config, views.plain)
-    return lambda images, aspect: plain(images, size=size)
-
-
-def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> Batches:
-    seed, parts = fold(config.run.seed, stream), config.run.accumulate
-    plain = plain_images(config) if config.synth.on else _no_image
-    return Batches(store, augment, plain, size=config.data.batch, seed=seed, parts=parts)
-
-
-def _no_image(images: Tensor, aspect: Tensor) -> Tensor:
-    """Images without pixels: base methods learn from views alone, and a plain image nobody sees costs time."""
-    return images.new_empty(len(images), 3, 0, 0, dtype=torch.float32)
-
-
-def _rate(config: Config) -> float:
-    """The encoder's initial learning rate, as given or as the method's authors chose it."""
-    lr, rule = RATES[config.method.name]
-    given = lr if config.optim.lr is None else config.optim.lr
-    return float(getattr(optim, config.optim.lr_rule or rule)(given, config.data.batch))
-
-
-def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
-    decoder = config.decoder.optimizer if name == "train" else "adam"
-    return Stage(name, method, batches, build_optimizers(config, method, decoder=decoder), epochs)
-
-
-def build_optimizers(config: Config, method: Any, *, decoder: Literal["adam", "shared"] = "adam") -> optim.Optimizers:
-    """What trains a method that is already on its device."""
-    return optim.build_optimizers(
-        method.param_groups(),
-        lr=_rate(config),
-        momentum=config.optim.momentum,
-        weight_decay=config.optim.weight_decay,
-        decoder_lr=config.decoder.lr,
-        decoder=decoder,
-    )

@@ -42,6 +42,8 @@ class Data:
     """Augmentation: MoCo v2's and SimSiam's recipe, or BYOL's asymmetric pair."""
     crop: float = 0.2
     """Smallest share of an image's area that a view may show."""
+    colour: float = 1.0
+    """Colour jitter and share of grey views, in units of the recipe's; 0 leaves colours as they are."""
     view_count: int = 2
     """Views per image; a third gives Grad-CAM a fresh one (A24)."""
     plain: Literal["squash", "centre"] = "squash"
@@ -182,6 +184,8 @@ class Optim:
     """Initial learning rate; the method's own if not given (MoCo 0.03, SimSiam 0.05)."""
     lr_rule: Literal["literal", "linear256"] | None = None
     """Take lr as it is, or times batch / 256 (A30); the method's own if not given (MoCo literal, SimSiam linear256)."""
+    encoder: float = 1.0
+    """The encoder's rate in units of lr: below 1 it learns more slowly than heads that start from nothing."""
     momentum: float = 0.9
     """Of SGD."""
     weight_decay: float = 1e-4

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wingbar.build import Stage, build_method, build_stages
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
@@ -23,6 +23,7 @@ from wingbar.recipes import recipe_named
 from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
 from wingbar.sketch import build_sketches
+from wingbar.stages import Stage, build_stages
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.loop import After, train

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from wingbar.build import build_views, plain_images
 from wingbar.config import Config
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
@@ -30,6 +29,7 @@ from wingbar.show.curves import draw_curves
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.panels import Recorded, panels
 from wingbar.show.style import save
+from wingbar.stages import build_views, plain_images
 from wingbar.train.loop import After
 from wingbar.train.record import read_lines
 from wingbar.types import Output

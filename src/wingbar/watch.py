@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.build import Stage, plain_images
 from wingbar.config import Config
 from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
@@ -26,6 +25,7 @@ from wingbar.evaluate.verdicts import judge
 from wingbar.images import find_source
 from wingbar.machine import choose_autocast, choose_device, uncompiled
 from wingbar.settings import changed
+from wingbar.stages import Stage, plain_images
 from wingbar.train.loop import After
 from wingbar.types import Output, UserError
 

@@ -72,6 +72,13 @@ def test_a_batch_holds_the_images_of_its_rows(store):
     assert not torch.equal(*batch.views)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_everything_is_every_plain_image_in_order(store, parts):
+    chunks = list(batches(store, parts=parts).everything())
+    assert torch.equal(torch.cat(chunks), plain(store.images, store.aspect))
+    assert {len(chunk) for chunk in chunks[:-1]} == {6 // parts}
+
+
 @pytest.mark.parametrize("size, steps", [(6, 3), (1, 23), (23, 1), (12, 1)])
 def test_an_epoch_visits_every_image_at_most_once(store, size, steps):
     made = batches(store, size)

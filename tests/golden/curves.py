@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
-from wingbar.build import build_method, build_stages
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.store import Store
 from wingbar.settings import changed
+from wingbar.stages import build_stages
 from wingbar.train.loop import train
 
 FOLDER = Path(__file__).parent

@@ -116,7 +116,7 @@ def test_only_the_predictor_keeps_its_rate():
     optimizers = build_optimizers(method.param_groups(), lr=0.05, momentum=0.9, weight_decay=0.0, decoder_lr=1e-3)
     train(method, lambda step: [batch(step)], optimizers, lambda step: 0.5**step, start=0, stop=3)
     rates = {group["name"]: group["lr"] for group in optimizers.groups}
-    assert rates == {"encoder": pytest.approx(0.05 / 4), "predictor": 0.05}
+    assert rates == {"encoder": pytest.approx(0.05 / 4), "projector": pytest.approx(0.05 / 4), "predictor": 0.05}
 
 
 def test_forward_is_a_function_of_weights_and_batch():

@@ -67,6 +67,13 @@ def test_a_row_is_known_by_its_settings_whatever_it_is_called(asked):
     assert cell(asked, row=same).config == cell(asked).config and cell(asked, row=same).key == cell(asked).key
 
 
+def test_a_setting_that_is_added_later_leaves_earlier_cells_alone(asked, monkeypatch):
+    """What is at its default does not count, or every new setting would orphan all results."""
+    before, everything = cell(asked).key, cells.named
+    monkeypatch.setattr(cells, "named", lambda config: everything(config) | {"data.invented": 1})
+    assert cell(asked).key == before
+
+
 def test_the_initialisation_depends_on_nothing_that_trains(asked):
     initial = cell(asked, row=INITIAL)
     assert initial.key == cell(asked, row=INITIAL, seed=3, settings=("optim.lr=9", "run.epochs=2")).key

@@ -20,7 +20,6 @@ from torchvision.transforms import v2
 
 from wingbar.bench.clock import time_repeats
 from wingbar.bench.table import Row
-from wingbar.build import build_views
 from wingbar.config import Config, Run
 from wingbar.config import Data as Settings
 from wingbar.data import views
@@ -30,6 +29,7 @@ from wingbar.data.parallel import cores
 from wingbar.data.store import decode
 from wingbar.images import find_source
 from wingbar.machine import choose_device
+from wingbar.stages import build_views
 from wingbar.types import MEAN, STD
 
 __all__ = ["Data", "bench_data", "torchvision_views"]

@@ -13,12 +13,13 @@ import torch
 from wingbar.bench.clock import Timing, time_repeats
 from wingbar.bench.literal import Pseudocode
 from wingbar.bench.table import Row
-from wingbar.build import build_method, build_optimizers, prepare
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.listing import known
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
+from wingbar.stages import build_optimizers, prepare
 from wingbar.train.loop import train
 from wingbar.types import Batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -65,6 +65,12 @@ class Batches:
             self.store.images.expect([rows for soon in range(step, step + 1 + AHEAD) for rows in self._rows(soon)])
         return [self._part(rows, step, part) for part, rows in enumerate(self._rows(step))]
 
+    def everything(self) -> Iterator[Tensor]:
+        """The plain image of every row, in order, as many at a time as a part of a batch has."""
+        for rows in torch.split(torch.arange(len(self.store.images)), self.size // self.parts):
+            _, images, aspect = self._pixels(rows)
+            yield self.plain(images, aspect)
+
     def _rows(self, step: int) -> tuple[Tensor, ...]:
         """The rows of a step's parts."""
         epoch, place = divmod(step, self.per_epoch)
@@ -72,10 +78,7 @@ class Batches:
         return order[place * self.size : (place + 1) * self.size].chunk(self.parts)
 
     def _part(self, rows: Tensor, step: int, part: int) -> Batch:
-        device = self.store.aspect.device  # where batches are made
-        index = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows  # no waiting
-        images = self.store.images[index if isinstance(self.store.images, Tensor) else rows]
-        aspect = self.store.aspect[index]
+        index, images, aspect = self._pixels(rows)
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
         return Batch(
             image=self.plain(images, aspect),
@@ -83,6 +86,13 @@ class Batches:
             index=index,
             seed=fold(self.seed, NOISE, step, part, self.rank),
         )
+
+    def _pixels(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, images and aspects, where batches are made."""
+        device = self.store.aspect.device
+        index = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows  # no waiting
+        images = self.store.images[index if isinstance(self.store.images, Tensor) else rows]
+        return index, images, self.store.aspect[index]
 
 
 @lru_cache(maxsize=4)

@@ -67,6 +67,11 @@ class Recipe:
         _require(modest, f"jitter {self.jitter} must lie in [0, 1], and its last number, hue, in [0, 0.5]")
         _require(all(0 <= p <= 1 for p in chances), f"probabilities {chances} must lie in [0, 1]")
 
+    def coloured(self, strength: float) -> Recipe:
+        """The same recipe with weaker colour: jitter and the chance of grey times `strength`."""
+        brightness, contrast, saturation, hue = (strength * most for most in self.jitter)
+        return replace(self, jitter=(brightness, contrast, saturation, hue), grey_p=strength * self.grey_p)
+
     def draw(self, aspect: Number, generator: Generator) -> Draw:
         """Random parameters for images whose originals have this width / height."""
         count, chances = len(aspect), (self.flip_p, self.grey_p, self.solarise_p)

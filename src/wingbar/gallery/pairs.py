@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from wingbar.build import build_views, plain_images
 from wingbar.config import Config
 from wingbar.data.batches import fold
 from wingbar.evaluate.pairs import criterion_ladder, make_pairs, noise_ladder
@@ -23,6 +22,7 @@ from wingbar.settings import changed
 from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.pairs import draw_ladder, draw_pairs
 from wingbar.show.style import THEMES
+from wingbar.stages import build_views, plain_images
 from wingbar.types import Batch, UserError
 
 if TYPE_CHECKING:

@@ -96,4 +96,7 @@ class MoCo(nn.Module):
 
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector, one schedule."""
-        return [ParamGroup("encoder", [*self.encoder.parameters(), *self.projector.parameters()])]
+        return [
+            ParamGroup("encoder", list(self.encoder.parameters())),
+            ParamGroup("projector", list(self.projector.parameters())),
+        ]

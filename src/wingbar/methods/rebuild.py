@@ -14,7 +14,7 @@ from wingbar.encoder import Encoder, Statistics, evaluation_mode
 from wingbar.losses import feature_std, psnr, reconstruction
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["Rebuild", "blind_reconstruction"]
+__all__ = ["Rebuild", "blind_reconstruction", "embed_as_is"]
 
 
 def blind_reconstruction(
@@ -24,8 +24,17 @@ def blind_reconstruction(
     return loss(image.mean(dim=0, keepdim=True).expand_as(image), image)
 
 
+def embed_as_is(encoder: Encoder, image: Float[Tensor, "batch 3 h w"], mode: Statistics) -> Float[Tensor, "batch dim"]:
+    """The pooled feature, without a graph and without a trace in the encoder."""
+    with torch.no_grad(), mode(encoder):
+        return encoder(image).vector
+
+
 class Rebuild(nn.Module):
-    """Eq. 2 alone, training the decoder only. `mode` says how the encoder behaves meanwhile (A29)."""
+    """Eq. 2 alone, training the decoder only. `mode` says how the encoder behaves meanwhile (A29).
+
+    Where its answer to an image is always the same, `features` may hand out the answers to all of them, row by row.
+    """
 
     def __init__(
         self,
@@ -34,10 +43,11 @@ class Rebuild(nn.Module):
         *,
         loss: Callable[[Tensor, Tensor], Tensor] = reconstruction,
         mode: Statistics = evaluation_mode,
+        features: Callable[[], Float[Tensor, "images dim"]] | None = None,
     ) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
-        self.loss, self.mode = loss, mode
+        self.loss, self.mode, self.features = loss, mode, features
 
     def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
         """There is no head: the feature itself."""
@@ -45,7 +55,7 @@ class Rebuild(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Losses: `rebuild`."""
-        feature = self.embed(batch.image)
+        feature = self.features()[batch.index] if self.features else self.embed(batch.image)
         rebuilt = self.decoder(feature)
         target = at_size_of(rebuilt, batch.image)
         facts = {
@@ -60,8 +70,7 @@ class Rebuild(nn.Module):
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature, without a graph."""
-        with torch.no_grad(), self.mode(self.encoder):
-            return self.encoder(image).vector
+        return embed_as_is(self.encoder, image, self.mode)
 
     def param_groups(self) -> list[ParamGroup]:
         """The decoder."""

@@ -55,6 +55,7 @@ class SimSiam(nn.Module):
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector follow the schedule; the predictor keeps its rate."""
         return [
-            ParamGroup("encoder", [*self.encoder.parameters(), *self.projector.parameters()]),
+            ParamGroup("encoder", list(self.encoder.parameters())),
+            ParamGroup("projector", list(self.projector.parameters())),
             ParamGroup("predictor", list(self.predictor.parameters()), constant=True),
         ]

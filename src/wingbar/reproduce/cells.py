@@ -95,10 +95,14 @@ def _config(row: Row, dataset: str, seed: int, asked: Reproduce) -> Config:
 
 
 def _telling(config: Config, *, trained: bool) -> dict[str, Any]:
-    """The settings that change numbers, weights files by their content."""
-    settings = named(config)
+    """The settings that change numbers and are not as they always were, weights files by their content.
+
+    Defaults are left out, so that a setting we add later does not orphan what was measured before; whoever changes a
+    default raises NUMERICS.
+    """
+    settings, defaults = named(config), named(Config())
     names = settings.keys() - NOT_IN_KEY if trained else UNTRAINED
-    telling = {name: settings[name] for name in sorted(names)}
+    telling = {name: settings[name] for name in sorted(names) if settings[name] != defaults[name]}
     return telling | {"encoder.weights": _weights(config.encoder.weights)}
 
 

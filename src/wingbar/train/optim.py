@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -76,22 +76,28 @@ def build_optimizers(
     weight_decay: float,
     decoder_lr: float,
     decoder: Literal["adam", "shared"] = "adam",
+    encoder: float = 1.0,
 ) -> Optimizers:
-    """SGD for the main groups; the decoder has its own Adam, or shares the SGD (A28). Fused where the device can."""
+    """SGD for the main groups; the decoder has its own Adam, or shares the SGD (A28). Fused where the device can.
+
+    `encoder` is a factor on the encoder's rate.
+    """
     own = [group for group in groups if group.optimizer == "decoder" and decoder == "adam"]
     main = [group for group in groups if group.optimizer == "main" or decoder == "shared"]
     fused = all(parameter.is_cuda for group in groups for parameter in group.parameters)
     built: list[torch.optim.Optimizer] = []
     if main:
-        rates = _settings(main, lr)
+        rates = _settings(main, lr, {"encoder": encoder})
         built.append(torch.optim.SGD(rates, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused))
     if own:
-        built.append(torch.optim.Adam(_settings(own, decoder_lr), lr=decoder_lr, fused=fused))
+        built.append(torch.optim.Adam(_settings(own, decoder_lr, {}), lr=decoder_lr, fused=fused))
     return Optimizers(*built)
 
 
-def _settings(groups: Sequence[ParamGroup], lr: float) -> list[dict[str, Any]]:
+def _settings(groups: Sequence[ParamGroup], lr: float, factors: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Groups as torch wants them; `factors` on the rate are by the group's name."""
+    rates = [lr * factors.get(group.name, 1.0) for group in groups]
     return [
-        {"params": group.parameters, "name": group.name, "lr": lr, "initial_lr": lr, "constant": group.constant}
-        for group in groups
+        {"params": group.parameters, "name": group.name, "lr": rate, "initial_lr": rate, "constant": group.constant}
+        for group, rate in zip(groups, rates, strict=True)
     ]

@@ -1,0 +1,126 @@
+"""What stages are made of: weaker colour, a slower encoder, features that are computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from wingbar.build import build_method
+from wingbar.config import Config
+from wingbar.data.store import Store
+from wingbar.settings import changed
+from wingbar.stages import build_optimizers, build_stages, build_views
+from wingbar.train.loop import train
+
+CPU = torch.device("cpu")
+SMALL = {
+    "data.size": 32,
+    "data.batch": 8,
+    "encoder.name": "timm/test_resnet",
+    "encoder.weights": "random",
+    "method.queue": 32,
+    "synth.bank": 16,
+    "decoder.name": "tiny",
+    "decoder.epochs": 2,
+    "run.device": "cpu",
+}
+
+
+def config(**settings) -> Config:
+    return changed(Config(), SMALL | {name.replace("__", "."): value for name, value in settings.items()})
+
+
+def images(count: int = 20) -> Store:
+    generator = torch.Generator().manual_seed(0)
+    return Store(
+        torch.randint(256, (count, 3, 40, 40), dtype=torch.uint8, generator=generator),
+        torch.rand(count, generator=generator) + 0.5,
+    )
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_colour_views_are_crops_of_the_image_in_its_own_colours():
+    """A picture of one colour has views of that colour, blurred or not; with jitter most of them have another."""
+    colour = torch.tensor([200, 90, 30], dtype=torch.uint8).view(1, 3, 1, 1).expand(16, 3, 40, 40)
+
+    def spread(strength: float) -> torch.Tensor:
+        views = build_views(config(data__colour=strength))(colour, torch.ones(16), torch.Generator().manual_seed(1))
+        return torch.cat(views).mean((2, 3)).std(0).max()
+
+    assert spread(0.0) < 1e-4 < 0.05 < spread(0.25) < spread(1.0)
+
+
+def test_full_colour_is_the_recipe_itself():
+    (recipe, *_) = build_views(config()).recipes
+    assert recipe.jitter == (0.4, 0.4, 0.4, 0.1) and recipe.grey_p == 0.2
+    (half, *_) = build_views(config(data__colour=0.5)).recipes
+    assert half == replace(recipe, jitter=(0.2, 0.2, 0.2, 0.05), grey_p=0.1)
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, others", [("moco", {"projector"}), ("simsiam", {"projector", "predictor"})])
+def test_the_encoder_alone_learns_at_its_share_of_the_rate(name, others):
+    settings = config(method__name=name, optim__lr=0.1, optim__lr_rule="literal", optim__encoder=0.01)
+    rates = {group["name"]: group["lr"] for group in build_optimizers(settings, build_method(settings)).groups}
+    assert rates == {"encoder": pytest.approx(0.001), "decoder": 1e-4} | dict.fromkeys(others, 0.1)
+
+
+def test_an_encoder_without_a_rate_stays_while_its_head_learns():
+    settings = config(optim__encoder=0.0, synth__on=False)
+    method = build_method(settings)
+    (stage,) = build_stages(settings, method, images(), CPU)
+    before = {name: value.clone() for name, value in method.named_parameters()}
+    train(method, stage.batches, stage.optimizers, stage.schedule, start=0, stop=2)
+    moved = {name for name, value in method.named_parameters() if not torch.equal(value, before[name])}
+    assert any(name.startswith("projector") for name in moved)
+    assert not any(name.startswith("encoder") for name in moved)
+
+
+# --- decoder initialisation ------------------------------------------------------------------------------------------
+
+
+def test_remembered_features_are_those_of_the_images():
+    settings = config()
+    stage, _ = build_stages(settings, build_method(settings), images(), CPU)
+    for step in (0, 3):
+        (batch,) = stage.batches(step)
+        assert_close(stage.method.features()[batch.index], stage.method.embed(batch.image))
+
+
+def test_with_remembered_features_the_decoder_becomes_the_same():
+    """Up to rounding: batches are cut elsewhere."""
+
+    def initialised(*, remember: bool) -> dict[str, torch.Tensor]:
+        settings = config()
+        method = build_method(settings)
+        stage, _ = build_stages(settings, method, images(), CPU)
+        stage.method.features = stage.method.features if remember else None
+        train(stage.method, stage.batches, stage.optimizers, stage.schedule, start=0, stop=stage.steps)
+        return dict(method.decoder.named_parameters())
+
+    assert_close(initialised(remember=True), initialised(remember=False), rtol=1e-3, atol=1e-5)
+
+
+def test_the_encoder_is_asked_once_per_image_and_not_at_all_when_training_goes_on():
+    settings, asked = config(), []
+    method = build_method(settings)
+    stage, _ = build_stages(settings, method, images(), CPU)
+    method.encoder.register_forward_hook(lambda part, args, out: asked.append(len(args[0])))
+    assert not asked  # nothing before the first step: a run that is resumed later needs none of it
+    train(stage.method, stage.batches, stage.optimizers, stage.schedule, start=0, stop=stage.steps)
+    assert sum(asked) == 20 < stage.steps * settings.data.batch
+
+
+def test_nothing_is_remembered_that_depends_on_the_batch_or_does_not_fit(monkeypatch):
+    settings = config(readings__decoder_init_bn="batch")
+    assert build_stages(settings, build_method(settings), images(), CPU)[0].method.features is None
+    monkeypatch.setattr("wingbar.stages.MEMORY", 10)
+    settings = config()
+    assert build_stages(settings, build_method(settings), images(), CPU)[0].method.features is None

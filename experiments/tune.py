@@ -1,10 +1,11 @@
 """Settings compared on a validation part of the training split; test images are never read.
 
-    python experiments/tune.py experiments/tuning/moco.json --root DATA --weights FILE --out tuning.jsonl
+    python experiments/tune.py experiments/tuning/causes.json --root DATA --weights FILE --out tuning.jsonl
 
-The plan is a JSON file: name → settings on top of a recipe, `{"lr 0.003": {"recipe": "moco", "optim.lr": 0.003}}`. Each
-training is scored under several statistics of BatchNorm (`--bn`); a line per score goes
-to `--out`. What is in there already is not trained again.
+The plan is a JSON file: name → settings on top of a recipe, `{"lr 0.003": {"recipe": "moco", "optim.lr": 0.003}}`; or a
+list of such rounds. What is best in a round, by the mean of its four scores, is what the next round's settings come on
+top of: a search along one coordinate after the other. Each training is scored under several statistics of BatchNorm
+(`--bn`, the first decides); a line per score goes to `--out`. What is in there already is not trained again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Annotated, Any
 
 import tyro
@@ -25,6 +27,11 @@ from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
 from wingbar.settings import changed, parsed
+from wingbar.train.record import NonFiniteLoss
+from wingbar.types import UserError
+
+FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
+SCORES = ("kNN", "rank-1", "mAP", "linear")
 
 
 @dataclass(frozen=True)
@@ -56,36 +63,61 @@ class Tuning:
 
 
 def main(tuning: Tuning) -> None:
-    """Train and score what is not in the record yet."""
+    """Train and score what is not in the record yet, round after round."""
     plan = json.loads(tuning.plan.read_text(encoding="utf-8"))
-    done = {json.loads(line)["name"] for line in _lines(tuning.out)}
-    for name, settings in plan.items():
-        if name not in done:
-            for line in _try(tuning, dict(settings)):
-                with tuning.out.open("a", encoding="utf-8") as record:
-                    record.write(json.dumps({"name": name, **line}) + "\n")
-                print(json.dumps({"name": name, **line}), flush=True)
+    best: dict[str, Any] = {}
+    for candidates in plan if isinstance(plan, list) else [plan]:
+        trials = [_scored(tuning, name, {**best, **settings}) for name, settings in candidates.items()]
+        learnt = [line for line in trials if line["settings"]["recipe"] != FROZEN]
+        best = max(([_kept(tuning, best)] if best else []) + learnt, key=_merit)["settings"]
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The deciding line of some settings, from the record or from a training that adds all its lines to it."""
+    if not any(line["name"] == name for line in _lines(tuning.out)):
+        try:
+            for scores in _try(tuning, settings):
+                _note(tuning.out, {"name": name, "settings": settings, **scores})
+        except (UserError, NonFiniteLoss) as error:  # the others are worth trying all the same
+            _note(tuning.out, {"name": name, "settings": settings, **dict.fromkeys(SCORES, 0.0), "failed": str(error)})
+    return next(line for line in _lines(tuning.out) if line["name"] == name)
+
+
+def _note(record: Path, line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+    with record.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _kept(tuning: Tuning, settings: dict[str, Any]) -> dict[str, Any]:
+    """The line of what was best so far."""
+    return next(line for line in _lines(tuning.out) if line["settings"] == settings)
+
+
+def _merit(line: dict[str, Any]) -> float:
+    return mean(line[score] for score in SCORES)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Scores in percent under each of the statistics; `"recipe": "frozen"` is the initialisation."""
-    recipe, began = settings.pop("recipe"), time.monotonic()
+    """Scores in percent under each of the statistics."""
+    settings, began = dict(settings), time.monotonic()
+    recipe = settings.pop("recipe")
     with tempfile.TemporaryDirectory() as folder:
         what, options = tuning.encoder, {"weights": tuning.weights}
-        if recipe != "frozen":
+        if recipe != FROZEN:
             what, options = f"{folder}/run", {}
             run(changed(_config(tuning, recipe), {**settings, "run.out": what}), recipe=recipe, quiet=True)
         trained = time.monotonic() - began
-        for bn in tuning.bn if recipe != "frozen" else ("as-trained", "recalibrated"):
+        for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
             data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
             asked = Evaluate((what,), data=data, bn=bn, out=Path(folder) / "scores", quiet=True, **options)
             scores = examine(asked).rows[0].scores
-            wanted = {name: round(100 * scores[name].interval.value, 2) for name in ("kNN", "rank-1", "mAP", "linear")}
-            yield {"recipe": recipe, "bn": bn, **settings, **wanted, "seconds": round(trained)}
+            wanted = {name: round(100 * scores[name].interval.value, 2) for name in SCORES}
+            yield {"bn": bn, **wanted, "seconds": round(trained)}
 
 
 def _sizes(tuning: Tuning) -> dict[str, int]:

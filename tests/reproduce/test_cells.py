@@ -207,6 +207,7 @@ def test_a_half_line_harms_nobody_and_the_latest_counts(tmp_path):
     append(path, [{"key": "a", "metric": "mAP", "value": 1}])
     with path.open("a") as file:
         file.write('{"key": "a", "metric": "rank-1", "va')
+    append(path, [{"name": "of another record", "rank-1": 1.0}])
     append(path, [{"key": "a", "metric": "mAP", "value": 2}])
     assert read(path) == {"a": {"mAP": {"key": "a", "metric": "mAP", "value": 2}}}
     assert read(tmp_path / "none.jsonl") == {}

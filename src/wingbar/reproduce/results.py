@@ -59,10 +59,11 @@ def whole_lines(path: Path) -> list[Line]:
 
 
 def read(path: Path) -> Recorded:
-    """Every cell's latest line of each metric."""
+    """Every cell's latest line of each metric; lines of something else are passed over."""
     found: dict[str, dict[str, Line]] = defaultdict(dict)
     for line in whole_lines(path):
-        found[line["key"]][line["metric"]] = line
+        if isinstance(line, dict) and {"key", "metric"} <= line.keys():
+            found[line["key"]][line["metric"]] = line
     return found
 
 

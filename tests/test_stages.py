@@ -61,6 +61,8 @@ def test_full_colour_is_the_recipe_itself():
     assert recipe.jitter == (0.4, 0.4, 0.4, 0.1) and recipe.grey_p == 0.2
     (half, *_) = build_views(config(data__colour=0.5)).recipes
     assert half == replace(recipe, jitter=(0.2, 0.2, 0.2, 0.05), grey_p=0.1)
+    (sharp, *_) = build_views(config(data__blur=0.0)).recipes
+    assert sharp == replace(recipe, blur_p=0.0)
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class Data:
     """Smallest share of an image's area that a view may show."""
     colour: float = 1.0
     """Colour jitter and share of grey views, in units of the recipe's; 0 leaves colours as they are."""
+    blur: float = 1.0
+    """Share of blurred views, in units of the recipe's; 0 keeps every view as sharp as its image."""
     view_count: int = 2
     """Views per image; a third gives Grad-CAM a fresh one (A24)."""
     plain: Literal["squash", "centre"] = "squash"

@@ -21,7 +21,8 @@ ABOVE_ZERO, FOREVER = 1e-30, math.inf
 LIMITS = {
     "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (1, FOREVER), "data.crop": (ABOVE_ZERO, 1),
     "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
-    "data.holdout": (0, 0.9), "data.colour": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
+    "data.holdout": (0, 0.9), "data.colour": (0, 1),
+    "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
     "method.dim": (1, FOREVER), "method.queue": (1, FOREVER), "method.momentum": (0, 1),
     "method.temperature": (ABOVE_ZERO, FOREVER), "method.splits": (1, FOREVER), "method.hidden": (1, FOREVER),
     "synth.alpha": (0, FOREVER), "synth.nu": (0, FOREVER), "synth.eps_g": (0, FOREVER), "synth.eps_var": (0, FOREVER),

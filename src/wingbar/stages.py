@@ -100,7 +100,7 @@ def build_views(config: Config) -> views.Augment:
         raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
     else:
         augment = views.asymmetric(size=data.size, scale=scale)
-    recipes = tuple(recipe.coloured(data.colour) for recipe in augment.recipes)
+    recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)
     return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
 
 

@@ -22,7 +22,7 @@ from wingbar.reproduce.numerics import CURVES
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import make_plan
 from wingbar.reproduce.results import append, read, read_values, write_values
-from wingbar.reproduce.tables import FROZEN, TABLES, Row
+from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
 from wingbar.types import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -78,6 +78,12 @@ def test_the_initialisation_depends_on_nothing_that_trains(asked):
     initial = cell(asked, row=INITIAL)
     assert initial.key == cell(asked, row=INITIAL, seed=3, settings=("optim.lr=9", "run.epochs=2")).key
     assert initial.key != cell(asked, row=INITIAL, settings=("data.size=64",)).key
+
+
+def test_the_initialisation_is_no_trained_cell_even_if_nothing_is_set(asked):
+    plain = replace(asked, set=("data.images=64",), encoder="resnet50", weights="random", epochs=None)
+    keys = {cell(plain, row=row).key for row in (INITIAL, Row("Ours", "default"), Row("all", SUPERVISED))}
+    assert len(keys) == 3
 
 
 def test_other_numerics_are_other_cells(asked, monkeypatch):

@@ -67,10 +67,11 @@ class Recipe:
         _require(modest, f"jitter {self.jitter} must lie in [0, 1], and its last number, hue, in [0, 0.5]")
         _require(all(0 <= p <= 1 for p in chances), f"probabilities {chances} must lie in [0, 1]")
 
-    def coloured(self, strength: float) -> Recipe:
-        """The same recipe with weaker colour: jitter and the chance of grey times `strength`."""
-        brightness, contrast, saturation, hue = (strength * most for most in self.jitter)
-        return replace(self, jitter=(brightness, contrast, saturation, hue), grey_p=strength * self.grey_p)
+    def weaker(self, *, colour: float = 1.0, blur: float = 1.0) -> Recipe:
+        """The same recipe with jitter and the chance of grey times `colour`, the chance of blur times `blur`."""
+        brightness, contrast, saturation, hue = (colour * most for most in self.jitter)
+        jitter, jitter_p = (brightness, contrast, saturation, hue), self.jitter_p * (colour > 0)
+        return replace(self, jitter=jitter, jitter_p=jitter_p, grey_p=colour * self.grey_p, blur_p=blur * self.blur_p)
 
     def draw(self, aspect: Number, generator: Generator) -> Draw:
         """Random parameters for images whose originals have this width / height."""

@@ -70,7 +70,7 @@ def make_cell(row: Row, dataset: str, seed: int, asked: Reproduce, splits: Split
         "probe": asked.probe_epochs,
         "tuning": config.run.epochs if row.recipe == SUPERVISED else None,
         "numerics": NUMERICS,
-    }
+    } | ({} if is_trained(row) else {"untrained": row.recipe})  # with every setting at its default, nothing else tells
     key, variant = key_of(about), key_of(about | {"settings": settings | {"run.seed": "any"}})
     out = asked.out / f"{dataset}-{_short(row, config)}-seed{seed}-{key}"
     return Cell(dataset, row, seed, changed(config, {"run.out": str(out)}), splits, key, variant)

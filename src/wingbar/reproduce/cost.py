@@ -21,9 +21,10 @@ from wingbar.settings import changed
 __all__ = ["remaining_seconds", "step_units"]
 
 # Work in passes of the encoder per image, a backward counting as two (wingbar.bench.step): SimSiam sees two views with
-# gradient; a decoder costs about what an encoder does. Probes embed crops uncompiled, which takes twice as long.
-SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS, CROP_UNITS, FINETUNE_UNITS = 6, 6, 1, 4, 2, 3
-COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps; retrieval, kNN, robust probes
+# gradient; a light decoder costs less than an encoder, which is asked once per image while it is initialised. Probes
+# embed crops uncompiled, which takes twice as long.
+SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS, CROP_UNITS, FINETUNE_UNITS = 6, 6, 1, 2, 2, 3
+COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps, twice that with pairs; all but the probe
 TIMED_BATCH = 4  # enough to time a CPU by
 
 
@@ -36,7 +37,7 @@ def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: in
         return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
     speed = _units_per_second(cell.config)
     on_gpu = choose_device(device).type == "cuda"
-    training = left * _training_units(cell) / speed + COMPILING * (is_trained(cell.row) and will_compile(cell.config))
+    training = left * _training_units(cell) / speed + COMPILING * _compilations(cell)
     return training + _exam_units(cell, probe_epochs) / speed + SCORING * on_gpu
 
 
@@ -51,6 +52,11 @@ def step_units(config: Config) -> int:
         return base
     pairs = METHOD_UNITS - MOCO_UNITS if config.synth.nu else REBUILD_UNITS
     return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
+
+
+def _compilations(cell: Cell) -> int:
+    """How many methods' worth of code is compiled: the base's, and that of the pairs."""
+    return (1 + cell.config.synth.on) * (is_trained(cell.row) and will_compile(cell.config))
 
 
 def _training_units(cell: Cell) -> int:

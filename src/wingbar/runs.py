@@ -168,7 +168,7 @@ def _run_stage(
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
-        try:
+        with _last_good_state(keeper):
             train(
                 stage.method,
                 stage.batches,
@@ -180,13 +180,20 @@ def _run_stage(
                 after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
-        except NonFiniteLoss as error:
-            good = keeper.save_last_good()
-            error.add_note(
-                f"The last good state, after step {good}, is in {keeper.path}; a new run may start from it with "
-                f"--encoder.weights {keeper.path}."
-            )
-            raise
+
+
+@contextmanager
+def _last_good_state(keeper: Keeper) -> Iterator[None]:
+    """A loss that is no number leaves with the state before it saved, and says where."""
+    try:
+        yield
+    except NonFiniteLoss as error:
+        good = keeper.save_last_good()
+        error.add_note(
+            f"The last good state, after step {good}, is in {keeper.path}; a new run may start from it with "
+            f"--encoder.weights {keeper.path}."
+        )
+        raise
 
 
 def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:

@@ -16,7 +16,7 @@ from wingbar.types import Output, UserError
 
 __all__ = ["Interrupted", "Keeper", "Position", "capture", "read", "restore", "write"]
 
-VERSION = 1
+VERSION = 2  # 2: encoder and projector are two groups of the optimiser
 
 
 class Position(NamedTuple):

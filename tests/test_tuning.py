@@ -1,0 +1,105 @@
+"""The search in experiments/tune.py: what it takes along, what it does not do twice, what it survives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from wingbar.recipes import recipe_named
+from wingbar.settings import changed, check_limits
+from wingbar.types import UserError
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+PLANS = sorted((EXPERIMENTS / "tuning").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def tune():
+    spec = importlib.util.spec_from_file_location("tune", EXPERIMENTS / "tune.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tune"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def search(tune, tmp_path, monkeypatch):
+    """Runs a plan with a stand-in for training and scoring; returns the names that were trained."""
+
+    def run(plan, merit) -> list[str]:
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        trained: list[dict] = []
+
+        def attempt(tuning, settings):
+            trained.append(settings)
+            yield {"bn": "as-trained", **dict.fromkeys(tune.SCORES, merit(settings))}
+
+        monkeypatch.setattr(tune, "_try", attempt)
+        tune.main(tune.Tuning(tmp_path / "plan.json", root="", out=tmp_path / "record.jsonl"))
+        return trained
+
+    return run
+
+
+PLAN = [
+    {
+        "frozen": {"recipe": "frozen"},
+        "one": {"recipe": "moco", "optim.lr": 1},
+        "two": {"recipe": "moco", "optim.lr": 2},
+    },
+    {"worse": {"data.crop": 0.1}, "better": {"data.crop": 0.9}},
+    {"last": {"method.queue": 9}},
+]
+
+
+def likes_two_and_large_crops(settings: dict) -> float:
+    if settings["recipe"] == "frozen":
+        return 100.0
+    return 10 * (settings["optim.lr"] == 2) + settings.get("data.crop", 0.5) - settings.get("method.queue", 0)
+
+
+def test_the_best_of_a_round_is_what_the_next_comes_on_top_of(search):
+    trained = search(PLAN, likes_two_and_large_crops)
+    assert trained[-1] == {"recipe": "moco", "optim.lr": 2, "data.crop": 0.9, "method.queue": 9}
+    assert trained[3] == {"recipe": "moco", "optim.lr": 2, "data.crop": 0.1}
+
+
+def test_a_round_without_a_better_one_changes_nothing(search):
+    worse = [PLAN[0], {"worse": {"data.crop": 0.1}}, PLAN[2]]
+    assert search(worse, likes_two_and_large_crops)[-1] == {"recipe": "moco", "optim.lr": 2, "method.queue": 9}
+
+
+def test_what_is_on_record_is_not_trained_again(search, tmp_path):
+    everything = search(PLAN, likes_two_and_large_crops)
+    record = (tmp_path / "record.jsonl").read_text().splitlines()
+    (tmp_path / "record.jsonl").write_text("\n".join(record[:3]) + "\n")
+    assert search(PLAN, likes_two_and_large_crops) == everything[3:]
+    assert (tmp_path / "record.jsonl").read_text().splitlines() == record
+
+
+def test_settings_that_fail_do_not_end_the_search(search, tmp_path):
+    def merit(settings: dict) -> float:
+        if settings.get("optim.lr") == 2:
+            raise UserError("too fast")
+        return likes_two_and_large_crops(settings)
+
+    assert search(PLAN, merit)[-1]["optim.lr"] == 1
+    lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
+    failed = [line for line in lines if "failed" in line]
+    assert [line["name"] for line in failed] == ["two"] and failed[0]["failed"] == "too fast"
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_our_plans_are_settings_that_exist(path):
+    plan, best = json.loads(path.read_text()), {}
+    for candidates in plan if isinstance(plan, list) else [plan]:
+        for settings in candidates.values():
+            whole = {**best, **settings}
+            recipe = whole.pop("recipe")
+            if recipe != "frozen":
+                check_limits(changed(recipe_named(recipe), whole))
+        best = {**best, **settings}

@@ -5,7 +5,8 @@
 The plan is a JSON file: name → settings on top of a recipe, `{"lr 0.003": {"recipe": "moco", "optim.lr": 0.003}}`; or a
 list of such rounds. What is best in a round, by the mean of its four scores, is what the next round's settings come on
 top of: a search along one coordinate after the other. Each training is scored under several statistics of BatchNorm
-(`--bn`, the first decides); a line per score goes to `--out`. What is in there already is not trained again.
+(`--bn`, the first decides); a line per score goes to `--out`. Settings that are in there already are not trained again,
+so a record is of one data set, seed and number of epochs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
+from wingbar.reproduce.results import append, whole_lines
 from wingbar.runs import run
 from wingbar.settings import changed, parsed
 from wingbar.train.record import NonFiniteLoss
@@ -65,41 +67,39 @@ class Tuning:
 def main(tuning: Tuning) -> None:
     """Train and score what is not in the record yet, round after round."""
     plan = json.loads(tuning.plan.read_text(encoding="utf-8"))
-    best: dict[str, Any] = {}
+    best: dict[str, Any] = {"settings": {}}
     for candidates in plan if isinstance(plan, list) else [plan]:
-        trials = [_scored(tuning, name, {**best, **settings}) for name, settings in candidates.items()]
-        learnt = [line for line in trials if line["settings"]["recipe"] != FROZEN]
-        best = max(([_kept(tuning, best)] if best else []) + learnt, key=_merit)["settings"]
+        trials = [_scored(tuning, name, {**best["settings"], **settings}) for name, settings in candidates.items()]
+        best = max((line for line in (best, *trials) if _is_trained(line)), key=_merit, default=best)
 
 
 def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The deciding line of some settings, from the record or from a training that adds all its lines to it."""
-    if not any(line["name"] == name for line in _lines(tuning.out)):
+    if _recorded(tuning.out, settings) is None:
         try:
             for scores in _try(tuning, settings):
                 _note(tuning.out, {"name": name, "settings": settings, **scores})
         except (UserError, NonFiniteLoss) as error:  # the others are worth trying all the same
             _note(tuning.out, {"name": name, "settings": settings, **dict.fromkeys(SCORES, 0.0), "failed": str(error)})
-    return next(line for line in _lines(tuning.out) if line["name"] == name)
+    return _recorded(tuning.out, settings)
+
+
+def _recorded(record: Path, settings: dict[str, Any]) -> Any:
+    """What the record has of some settings, whatever they are called there; None if nothing."""
+    return next((line for line in whole_lines(record) if line["settings"] == settings), None)
 
 
 def _note(record: Path, line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
-    with record.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+    append(record, [line])
 
 
-def _kept(tuning: Tuning, settings: dict[str, Any]) -> dict[str, Any]:
-    """The line of what was best so far."""
-    return next(line for line in _lines(tuning.out) if line["settings"] == settings)
+def _is_trained(line: dict[str, Any]) -> bool:
+    return line["settings"].get("recipe", FROZEN) != FROZEN
 
 
 def _merit(line: dict[str, Any]) -> float:
     return mean(line[score] for score in SCORES)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -28,9 +28,9 @@ def tune():
 
 @pytest.fixture
 def search(tune, tmp_path, monkeypatch):
-    """Runs a plan with a stand-in for training and scoring; returns the names that were trained."""
+    """Runs a plan with a stand-in for training and scoring; returns the settings that were trained."""
 
-    def run(plan, merit) -> list[str]:
+    def run(plan, merit) -> list[dict]:
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         trained: list[dict] = []
 
@@ -79,6 +79,14 @@ def test_what_is_on_record_is_not_trained_again(search, tmp_path):
     (tmp_path / "record.jsonl").write_text("\n".join(record[:3]) + "\n")
     assert search(PLAN, likes_two_and_large_crops) == everything[3:]
     assert (tmp_path / "record.jsonl").read_text().splitlines() == record
+
+
+def test_the_same_name_in_another_plan_is_another_training(search):
+    """Plans share a record, and each has something it calls tuned."""
+    one, other = ({"tuned": {"recipe": "moco", "optim.lr": rate}} for rate in (1, 2))
+    assert search(one, likes_two_and_large_crops) == [one["tuned"]]
+    assert search(other, likes_two_and_large_crops) == [other["tuned"]]
+    assert search({"another name": one["tuned"]}, likes_two_and_large_crops) == []
 
 
 def test_settings_that_fail_do_not_end_the_search(search, tmp_path):

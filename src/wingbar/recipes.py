@@ -27,7 +27,7 @@ TUNED = {
 def default() -> Config:
     """The paper's method on MoCo v2, every ambiguity at its default.
 
-    cost: one H200, ResNet-50, 224 px, batch 128: 1,080 images/s on CUB, whose 100 epochs take 9 min 20 s; 200 epochs of
+    cost: one H200, ResNet-50, 224 px, batch 128: 1,040 images/s on CUB, whose 100 epochs take 9 min 27 s; 200 epochs of
     decoder initialisation take 2 min 43 s, the first compilation 3 min.
     expect: CUB linear 57.6 (robust 60.5), rank-1 35.7, mAP 14.0, below the initialisation's 66.0 (66.7), 39.3, 15.0;
     paper 66.2, 42.1, 19.7 (docs/results.md).
@@ -92,7 +92,7 @@ def intent() -> Config:
 def moco() -> Config:
     """MoCo v2 alone, the paper's baseline.
 
-    cost: one H200, ResNet-50, 224 px, batch 128: 4,220 images/s; CUB's 100 epochs 2 min 29 s.
+    cost: one H200, ResNet-50, 224 px, batch 128: 3,950 images/s; CUB's 100 epochs 2 min 29 s.
     expect: CUB linear 58.8 (robust 59.2), rank-1 34.7, mAP 13.9, below the initialisation's 66.0 (66.7), 39.3, 15.0;
     paper 64.0, 39.7, 15.9 (docs/results.md).
     """

@@ -14,17 +14,20 @@ import tyro
 from small import command
 
 from wingbar.bench.clock import Timing
+from wingbar.config import Config
 from wingbar.recipes import recipe_named
 from wingbar.reproduce import cells, cost
 from wingbar.reproduce.cells import Cell, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
-from wingbar.reproduce.numerics import CURVES
+from wingbar.reproduce.numerics import CURVES, NUMERICS
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import make_plan
 from wingbar.reproduce.results import append, read, read_values, write_values
 from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
+from wingbar.settings import named
 from wingbar.types import UserError
 
+DEFAULTS = Path(__file__).parent / "defaults.json"
 GOLDEN = Path(__file__).parents[1] / "golden"
 BENCH = Path(__file__).parents[2] / "docs" / "bench" / "h200-train.json"
 OURS, INITIAL = Row("Ours", "default"), Row("ResNet50", FROZEN)
@@ -125,6 +128,15 @@ def test_the_version_of_the_numerics_is_of_these_golden_curves():
     """If this fails, curves have moved: raise NUMERICS in wingbar.reproduce.numerics, and record their hash there."""
     curves = b"".join(path.read_bytes() for path in sorted(GOLDEN.glob("*.json")))
     assert sha256(curves).hexdigest() == CURVES
+
+
+def test_the_version_of_the_numerics_is_of_these_defaults():
+    """A key leaves defaults out, so one that changed would give new numbers an old cell's key.
+
+    If this fails: a setting that is new is written into the file, one whose default changed raises NUMERICS, too.
+    """
+    now = {name: value for name, value in named(Config()).items() if name not in cells.NOT_IN_KEY}
+    assert json.loads(DEFAULTS.read_text()) == {"NUMERICS": NUMERICS, "defaults": json.loads(json.dumps(now))}
 
 
 # --- what it will take -----------------------------------------------------------------------------------------------

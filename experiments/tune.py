@@ -5,8 +5,9 @@
 The plan is a JSON file: name → settings on top of a recipe, `{"lr 0.003": {"recipe": "moco", "optim.lr": 0.003}}`; or a
 list of such rounds. What is best in a round, by the mean of its four scores, is what the next round's settings come on
 top of: a search along one coordinate after the other. Each training is scored under several statistics of BatchNorm
-(`--bn`, the first decides); a line per score goes to `--out`. Settings that are in there already are not trained again,
-so a record is of one data set, seed and number of epochs.
+(`--bn`, the first decides); a line per score goes to `--out`, its settings spelled out, as a tuned recipe is not
+tomorrow what it is today. Settings that are in there already are not trained again, so a record is of one data set,
+seed and number of epochs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.results import append, whole_lines
 from wingbar.runs import run
-from wingbar.settings import changed, parsed
+from wingbar.settings import changed, named, parsed
 from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
 
@@ -69,8 +70,20 @@ def main(tuning: Tuning) -> None:
     plan = json.loads(tuning.plan.read_text(encoding="utf-8"))
     best: dict[str, Any] = {"settings": {}}
     for candidates in plan if isinstance(plan, list) else [plan]:
-        trials = [_scored(tuning, name, {**best["settings"], **settings}) for name, settings in candidates.items()]
+        combined = {name: _spelled_out({**best["settings"], **settings}) for name, settings in candidates.items()}
+        trials = [_scored(tuning, name, settings) for name, settings in combined.items()]
         best = max((line for line in (best, *trials) if _is_trained(line)), key=_merit, default=best)
+
+
+def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same on top of a recipe that stays what it is: MoCo v2 or the method in the paper's settings."""
+    if settings["recipe"] == FROZEN:
+        return settings
+    whole = changed(recipe_named(settings["recipe"]), {k: v for k, v in settings.items() if k != "recipe"})
+    recipe = "default" if whole.synth.on else "moco"
+    plain = named(recipe_named(recipe))
+    differing = {name: value for name, value in named(whole).items() if value != plain[name]}
+    return {"recipe": recipe, **json.loads(json.dumps(differing))}  # as it will be read from the record
 
 
 def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, Any]:

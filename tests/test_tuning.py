@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from wingbar import recipes
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed, check_limits
 from wingbar.types import UserError
@@ -87,6 +88,14 @@ def test_the_same_name_in_another_plan_is_another_training(search):
     assert search(one, likes_two_and_large_crops) == [one["tuned"]]
     assert search(other, likes_two_and_large_crops) == [other["tuned"]]
     assert search({"another name": one["tuned"]}, likes_two_and_large_crops) == []
+
+
+def test_a_recipe_that_changed_is_another_training(search, monkeypatch):
+    """What is on record is what was trained, not the name it had."""
+    (before,) = search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0)
+    assert before["recipe"] == "moco" and search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == []
+    monkeypatch.setitem(recipes.TUNED, "method.temperature", 0.3)
+    assert search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == [{**before, "method.temperature": 0.3}]
 
 
 def test_settings_that_fail_do_not_end_the_search(search, tmp_path):

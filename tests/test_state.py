@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from wingbar import state
-from wingbar.state import Average, Ring
+from wingbar.state import Average, Ring, keeping
 from wingbar.types import UserError
 
 
@@ -144,3 +144,14 @@ def test_the_teachers_output_has_no_graph_and_its_parameters_want_no_gradient():
     x = torch.randn(8, 3, requires_grad=True)
     assert not teacher(x).requires_grad
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
+
+
+@pytest.mark.parametrize("steps", [1, 20, 300])
+def test_so_much_is_kept_of_what_a_teacher_was(steps: int):
+    one, zero = (nn.Linear(1, 1, bias=False, dtype=torch.float64) for _ in range(2))
+    nn.init.ones_(one.weight)
+    nn.init.zeros_(zero.weight)
+    teacher = Average(one, momentum=keeping(0.3, steps))
+    for _ in range(steps):
+        teacher.update(zero)
+    assert teacher.module.weight.item() == pytest.approx(0.3)

@@ -72,8 +72,8 @@ def without_stop_gradient(method):
 def spoil(monkeypatch, change):
     """Runs train a method that is changed after it was built."""
 
-    def build(settings):
-        method = build_method(settings)
+    def build(settings, **options):
+        method = build_method(settings, **options)
         change(method)
         return method
 

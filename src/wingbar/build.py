@@ -20,6 +20,7 @@ from wingbar.encoder import (
     zero_init_residuals,
 )
 from wingbar.methods import METHODS, SimSiam, SynthPairs, moco, synth
+from wingbar.state import keeping
 from wingbar.types import STD, UserError
 from wingbar.weights import encoder_with_weights
 
@@ -34,19 +35,22 @@ PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed"
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
 
 
-def build_method(config: Config) -> Any:
-    """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it."""
+def build_method(config: Config, *, steps: int = 1) -> Any:
+    """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
+
+    `steps` are those of the whole training; one that is not trained needs none.
+    """
     torch.manual_seed(config.run.seed)
     frozen = config.encoder.batchnorm == "frozen"
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
     check_size(encoder, config.data.size)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
-    base = _base(config, encoder)
+    base = _base(config, encoder, steps)
     return _synth(config, base) if config.synth.on else base
 
 
-def _base(config: Config, encoder: Encoder) -> Any:
-    options = {"moco": _moco_options, "simsiam": _simsiam_options}[config.method.name](config)
+def _base(config: Config, encoder: Encoder, steps: int) -> Any:
+    options = _moco_options(config, steps) if config.method.name == "moco" else _simsiam_options(config)
     if config.method.name == "simsiam" and config.encoder.weights == "random":
         zero_init_residuals(encoder)
     return METHODS[config.method.name](encoder, **options)
@@ -58,7 +62,7 @@ def _simsiam_options(config: Config) -> dict[str, Any]:
     return {"dim": config.method.dim or 2048, "hidden": config.method.hidden}
 
 
-def _moco_options(config: Config) -> dict[str, Any]:
+def _moco_options(config: Config, steps: int) -> dict[str, Any]:
     method, batch = config.method, config.data.batch
     if batch > method.queue:
         raise UserError(
@@ -72,7 +76,7 @@ def _moco_options(config: Config) -> dict[str, Any]:
     return {
         "dim": method.dim or 128,
         "queue": method.queue,
-        "momentum": method.momentum,
+        "momentum": method.momentum if method.kept is None else keeping(method.kept, steps),
         "loss": partial(contrast, **_contrast(config, method.temperature)),
         "splits": method.splits,
     }

@@ -82,6 +82,8 @@ class Method:
     """MoCo: number of past keys."""
     momentum: float = 0.999
     """MoCo: how slowly the teacher follows."""
+    kept: float | None = None
+    """MoCo: share of its first weights that the teacher keeps to the end, by whatever momentum does that."""
     temperature: float = 0.2
     """MoCo: of the contrastive loss."""
     splits: int = 1

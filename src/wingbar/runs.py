@@ -73,7 +73,7 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     source = store or find_source(config)
     check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
     test = find_test(config, source)
-    method = build_method(config)
+    method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     stages = build_stages(config, method, store, device)

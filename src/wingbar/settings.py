@@ -24,6 +24,7 @@ LIMITS = {
     "data.holdout": (0, 0.9), "data.colour": (0, 1),
     "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
     "method.dim": (1, FOREVER), "method.queue": (1, FOREVER), "method.momentum": (0, 1),
+    "method.kept": (ABOVE_ZERO, 1),
     "method.temperature": (ABOVE_ZERO, FOREVER), "method.splits": (1, FOREVER), "method.hidden": (1, FOREVER),
     "synth.alpha": (0, FOREVER), "synth.nu": (0, FOREVER), "synth.eps_g": (0, FOREVER), "synth.eps_var": (0, FOREVER),
     "synth.kappa": (0, FOREVER), "synth.bank": (1, FOREVER), "synth.temperature": (ABOVE_ZERO, FOREVER),

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from wingbar.types import UserError
 
-__all__ = ["Average", "Ring"]
+__all__ = ["Average", "Ring", "keeping"]
 
 
 class Average(nn.Module):
@@ -33,6 +33,15 @@ class Average(nn.Module):
         """teacher ← m · teacher + (1 − m) · student, after the optimiser's step."""
         follow = get_ema_multi_avg_fn(self.momentum)  # type: ignore[no-untyped-call]
         follow(list(self.module.parameters()), list(student.parameters()), torch.tensor(0))
+
+
+def keeping(share: float, steps: int) -> float:
+    """The momentum with which an average that follows for so many steps keeps a share of what it was.
+
+    >>> round(keeping(0.4, 4600), 5)
+    0.9998
+    """
+    return float(share ** (1 / steps))
 
 
 class Ring(nn.Module):

@@ -173,7 +173,7 @@ def test_label_fractions_and_shots_have_an_interval_over_draws(runs, tmp_path):
         assert found[name]["value"] == pytest.approx(sum(found[name]["draws"]) / 3)
 
 
-def test_the_papers_protocol_runs_and_says_how_much_choosing_on_test_flatters(runs, tmp_path, capsys):
+def test_the_papers_protocol_runs_and_says_how_much_choosing_on_test_flatters(runs, splits, tmp_path, capsys):
     arguments = ["evaluate", str(runs / "a"), "--protocols", "linear-paper", "--paper.epochs", "3"]
     arguments += ["--paper.fractions", "1", "0.5", "--paper.selection", "best-on-test", "--device", "cpu", "--quiet"]
     main([*arguments, "--out", str(tmp_path / "out")])
@@ -182,6 +182,9 @@ def test_the_papers_protocol_runs_and_says_how_much_choosing_on_test_flatters(ru
     assert last["selection"] == "last" and best["selection"] == "best-on-test" and "paper 50%" in found
     assert best["inflation"] == pytest.approx(best["value"] - last["value"]) and best["inflation"] >= 0
     assert "flatters by" in capsys.readouterr().out
+    features = embedded(load_encoder(runs / "a" / "encoder.safetensors"), splits)[1].double()
+    assert last["feature_norm"] == pytest.approx(features.pow(2).sum(dim=1).sqrt().mean().item(), rel=1e-4)
+    assert last["norm_of_mean"] == pytest.approx(features.mean(dim=0).pow(2).sum().sqrt().item(), rel=1e-4)
 
 
 def test_crops_are_the_same_for_the_same_seed_and_others_every_epoch(runs, tmp_path):

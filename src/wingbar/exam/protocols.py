@@ -121,7 +121,8 @@ def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
             seed=asked.seed,
             progress=bar.reach,
         )
-    facts = {"epochs": options.epochs, "lr": options.lr, "feature_norm": test.norm(dim=1).mean().item()}
+    lengths = {"feature_norm": test.norm(dim=1).mean().item(), "norm_of_mean": test.mean(dim=0).norm().item()}
+    facts = {"epochs": options.epochs, "lr": options.lr, **lengths}
     scores: dict[str, Score] = {}
     for share, probe in zip(shown, probed, strict=True):
         name = "paper" if share == 1 else f"paper {percent(share)}"

@@ -10,7 +10,7 @@ held-out training images score it; crops come from a bank of a few per image, as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,14 +22,13 @@ from wingbar.config import Config
 from wingbar.data import views
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
+from wingbar.evaluate.features import Prepare, embed_images
 from wingbar.evaluate.linear import linear_places
 from wingbar.evaluate.paper import linear_paper
 from wingbar.images import find_source, open_source
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.settings import changed
 from wingbar.weights import encoder_with_weights
-
-CHUNK = 64  # images embedded at once
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,15 @@ def _labels(store: Store) -> Tensor:
     return store.labels
 
 
-@torch.no_grad()
-def _embed(encoder: Encoder, store: Store, look: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _embed(encoder: Encoder, store: Store, look: Prepare) -> Tensor:
     device = next(encoder.parameters()).device
-    autocast, features = choose_autocast("auto", device), []
-    for rows in torch.split(torch.arange(len(store.images)), CHUNK):
-        images, aspect = store.images[rows].to(device), store.aspect[rows].to(device)
+    autocast = choose_autocast("auto", device)
+
+    def embed(images: Tensor) -> Tensor:
         with autocast():
-            features.append(encoder(look(images, aspect).contiguous(memory_format=torch.channels_last)).vector.float())
-    return torch.cat(features)
+            return encoder(images).vector
+
+    return embed_images(embed, store, look, device=device).to(device)
 
 
 def lines(asked: Offset) -> Iterator[dict[str, object]]:

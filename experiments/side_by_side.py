@@ -124,8 +124,8 @@ def _scores(config: Config, method: Any, *, linear: bool) -> dict[str, float]:
 def _train_on_loader(config: Config, workers: int) -> Any:
     """What `wingbar.run` does for a method without decoder, with views from a DataLoader."""
     device = choose_device(config.run.device)
-    method = prepare(config, build_method(config), device).train()
     batches, per_epoch = _batches(config, device, workers)
+    method = prepare(config, build_method(config, steps=config.run.epochs * per_epoch), device).train()
     train(
         method,
         lambda step: [next(batches)],

@@ -32,6 +32,7 @@ from wingbar.runs import run
 from wingbar.settings import changed, named, parsed
 from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
+from wingbar.watch import Collapsed
 
 FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
 SCORES = ("kNN", "rank-1", "mAP", "linear")
@@ -92,7 +93,7 @@ def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, An
         try:
             for scores in _try(tuning, settings):
                 _note(tuning.out, {"name": name, "settings": settings, **scores})
-        except (UserError, NonFiniteLoss) as error:  # the others are worth trying all the same
+        except (UserError, NonFiniteLoss, Collapsed) as error:  # the others are worth trying all the same
             _note(tuning.out, {"name": name, "settings": settings, **dict.fromkeys(SCORES, 0.0), "failed": str(error)})
     return _recorded(tuning.out, settings)
 
@@ -150,6 +151,7 @@ def _config(tuning: Tuning, recipe: str) -> Config:
         "run.epochs": tuning.epochs,
         "run.seed": tuning.seed,
         "run.tensorboard": False,
+        "run.stop_on_collapse": True,  # its scores are no better than chance, and the others need the time
         **parsed(tuning.set),
     }
     return changed(recipe_named(recipe), settings)

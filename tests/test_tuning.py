@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from wingbar import recipes
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed, check_limits
+from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
+from wingbar.watch import Collapsed
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 PLANS = sorted((EXPERIMENTS / "tuning").glob("*.json"))
@@ -98,16 +101,17 @@ def test_a_recipe_that_changed_is_another_training(search, monkeypatch):
     assert search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == [{**before, "method.temperature": 0.3}]
 
 
-def test_settings_that_fail_do_not_end_the_search(search, tmp_path):
+@pytest.mark.parametrize("failure", [UserError("too fast"), NonFiniteLoss(7, "pair", math.nan), Collapsed("too fast")])
+def test_settings_that_fail_do_not_end_the_search(failure, search, tmp_path):
     def merit(settings: dict) -> float:
         if settings.get("optim.lr") == 2:
-            raise UserError("too fast")
+            raise failure
         return likes_two_and_large_crops(settings)
 
     assert search(PLAN, merit)[-1]["optim.lr"] == 1
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     failed = [line for line in lines if "failed" in line]
-    assert [line["name"] for line in failed] == ["two"] and failed[0]["failed"] == "too fast"
+    assert [line["name"] for line in failed] == ["two"] and failed[0]["failed"] == str(failure)
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -102,7 +102,7 @@ def test_an_untrained_encoder_is_called_what_it_is(birds, tmp_path):
 def test_simsiam_without_predictor_is_stopped_with_everything_saved(birds, tmp_path, monkeypatch):
     """Its embeddings end in two opposite points: well spread, on a line."""
     spoil(monkeypatch, without_predictor)
-    with pytest.raises(Collapsed, match=r"after epoch \d.*on a line.*checkpoint\.pt"):
+    with pytest.raises(Collapsed, match=r"(?s)after epoch \d.*on a line.*checkpoint\.pt"):
         run(config(tmp_path / "run", {**BIRDS, **SIMSIAM, "run.stop_on_collapse": True}), store=birds, quiet=True)
     last = lines(tmp_path / "run")[-1]
     place, _ = checkpoint.read(tmp_path / "run" / "checkpoint.pt")
@@ -120,14 +120,27 @@ def test_simsiam_without_stop_gradient_is_noted_once(birds, tmp_path, monkeypatc
     assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
+def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(birds, tmp_path, capsys):
+    """Frozen BatchNorm and five times the rate, from an encoder that MoCo has trained."""
+    good = run(config(tmp_path / "good", {**BIRDS, **MOCO}), store=birds, quiet=True).out / "encoder.safetensors"
+    rash = {**BIRDS, **MOCO, "encoder.weights": str(good), "encoder.batchnorm": "frozen", "optim.lr": 0.15}
+    run(config(tmp_path / "run", {**rash, "run.epochs": 1}), store=birds)
+    said = capsys.readouterr().err
+    assert said.count("note: the encoder has collapsed after epoch 1.") == 1
+    assert judge(signs_of(lines(tmp_path / "run")[-1])).verdict == "warning"  # nothing else would have told
+
+
 def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
     def collapse(*_, **__):
-        raise Collapsed("the encoder has collapsed")
+        collapsed = Collapsed("the encoder has collapsed.")
+        collapsed.add_note("Its state is in a file.")
+        raise collapsed
 
     monkeypatch.setattr(cli, "run", collapse)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["train", "try-moco", "--run.out", str(tmp_path / "run"), "--run.stop-on-collapse"])
-    assert stopped.value.code == 3 and "collapsed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert stopped.value.code == 3 and said == "wingbar: the encoder has collapsed. Its state is in a file.\n"
 
 
 def test_lines_without_the_doctor_do_not_alarm():

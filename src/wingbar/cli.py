@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"wingbar: {error}. {' '.join(error.__notes__)}", file=sys.stderr)
         sys.exit(1)
     except Collapsed as error:
-        print(f"wingbar: {error}", file=sys.stderr)
+        print(f"wingbar: {' '.join([str(error), *error.__notes__])}", file=sys.stderr)
         sys.exit(3)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

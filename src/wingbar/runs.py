@@ -30,7 +30,7 @@ from wingbar.train.loop import After, train
 from wingbar.train.progress import Bar
 from wingbar.train.record import NonFiniteLoss, Recorder, trim_record
 from wingbar.types import Output, UserError
-from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, kappa_alarm, watch
+from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "load_method", "resume", "run"]
@@ -78,6 +78,7 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     check_unreadable(config, store)
     stages = build_stages(config, method, store, device)
     looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
+    alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
     out = make_folder(config, environment(store, source, recipe), store)
     position = _restore(stages, method, out)
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
@@ -91,6 +92,7 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
                 out,
                 watched,
                 start=start,
+                alarm=alarm,
                 sketch=sketches.during(stage.name),
                 asked_to_stop=asked_to_stop,
                 quiet=quiet,
@@ -148,6 +150,7 @@ def _run_stage(
     looks: Sequence[Look],
     *,
     start: int,
+    alarm: CollapseAlarm,
     sketch: After,
     asked_to_stop: Callable[[], bool],
     quiet: bool,
@@ -156,7 +159,6 @@ def _run_stage(
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
-        alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse))
         recorder.listeners += [
             bar.tell,
             lambda line: keeper.remember(line["step"]),
@@ -218,7 +220,9 @@ def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:
     def after(step: int, outputs: Sequence[Output]) -> None:
         if alarm.message:
             keeper.save(step + 1)
-            raise Collapsed(f"{alarm.message} The run was stopped, and its state is in {keeper.path}.")
+            collapsed = Collapsed(alarm.message)
+            collapsed.add_note(f"The run was stopped, and its state is in {keeper.path}.")
+            raise collapsed
 
     return after
 

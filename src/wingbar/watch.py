@@ -18,6 +18,7 @@ from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
 from wingbar.encoder import evaluation_mode
+from wingbar.evaluate.collapse import Geometry
 from wingbar.evaluate.diagnosis import facts, signs_of
 from wingbar.evaluate.knn import knn_correct
 from wingbar.evaluate.linear import linear_probe
@@ -29,7 +30,17 @@ from wingbar.stages import Stage, plain_images
 from wingbar.train.loop import After
 from wingbar.types import Output, UserError
 
-__all__ = ["CollapseAlarm", "Collapsed", "Look", "build_looks", "find_test", "kappa_alarm", "sample", "watch"]
+__all__ = [
+    "CollapseAlarm",
+    "Collapsed",
+    "Look",
+    "build_looks",
+    "find_test",
+    "first_look",
+    "kappa_alarm",
+    "sample",
+    "watch",
+]
 
 CHUNK = 128  # images that are embedded at once
 DECAYS = (0.1, 0.01, 0.001)  # fewer than a final evaluation tries, and fitted less exactly
@@ -39,6 +50,7 @@ ITERATIONS = 100
 class Look(NamedTuple):
     """Something to measure after every so many epochs."""
 
+    name: str
     every: int
     measure: Callable[[], dict[str, float]]
 
@@ -61,12 +73,18 @@ def build_looks(config: Config, stage: Stage, test: Store | None) -> list[Look]:
     train, looks = stage.batches.store, []
     if config.run.doctor and len(train.images) > 1:
         few = sample(train, max(2, config.run.doctor), device=train.aspect.device)
-        looks.append(Look(1, partial(_doctor, stage.method, embed, few)))
+        looks.append(Look("doctor", 1, partial(_doctor, stage.method, embed, few)))
     if test is not None:
         splits = [sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
         _check_classes(splits[0])
-        looks.append(Look(config.run.probe_every, partial(_probe, embed, *splits)))
+        looks.append(Look("probe", config.run.probe_every, partial(_probe, embed, *splits)))
     return looks
+
+
+def first_look(looks: Sequence[Look]) -> Geometry | None:
+    """How the features lie before training, if the doctor is among the looks; to be asked before any weight changes."""
+    seen = next((look.measure() for look in looks if look.name == "doctor"), None)
+    return signs_of(seen).features if seen else None
 
 
 def sample(store: Store, most: int, *, device: torch.device) -> Store:
@@ -157,17 +175,20 @@ class Collapsed(Exception):
 
 
 class CollapseAlarm:
-    """Listener of the record that judges every look of the doctor; `say` hears of the first collapse, once."""
+    """Listener of the record that judges every look of the doctor; `say` hears of the first collapse, once.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    `begun` are the features' signs before training, if anybody looked.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, begun: Geometry | None = None) -> None:
+        self.say, self.begun = say, begun
         self.message = ""  # empty until the encoder collapses
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Judge a line, if the doctor looked at its step."""
         if "doctor/std" not in line or self.message:
             return
-        found = judge(signs_of(line))
+        found = judge(signs_of(line)._replace(begun=self.begun))
         if found.verdict == "collapsed":
             self.message = f"the encoder has collapsed after epoch {line['epoch']:.0f}. {found.sentences[0]}"
             self.say(self.message)

@@ -236,7 +236,22 @@ def test_a_folder_without_a_record_is_refused(tmp_path):
 
 def test_an_encoder_that_training_spoilt_is_told_to_learn_more_slowly():
     alike, apart = 1 + 0.05 * drawn(64, 32), drawn(64, 32)
-    before, after = diagnose(alike), diagnose(alike, begun=apart)
-    assert before.verdict == after.verdict == "warning"
-    assert "raise optim.lr" in before.sentences[0] and "lower optim.lr" in after.sentences[0]
-    assert diagnose(alike, begun=alike).sentences == before.sentences  # it was so before
+    untrained, spoilt = diagnose(alike), diagnose(alike, begun=apart)
+    assert (untrained.verdict, spoilt.verdict) == ("warning", "collapsed")
+    assert "raise optim.lr" in untrained.sentences[0] and "lower optim.lr" in spoilt.sentences[0]
+    assert diagnose(alike, begun=alike).sentences == untrained.sentences  # it was so before
+
+
+def test_an_encoder_that_was_nearly_as_narrow_before_is_only_warned():
+    """Spreads of 0.40 and 0.29 of the healthy one: on either side of the limit, and not far from each other."""
+    before, after = 2.29 + drawn(512, 32), 3.3 + drawn(512, 32)
+    assert geometry(before).relative_std == pytest.approx(0.40, abs=0.01)
+    assert geometry(after).relative_std == pytest.approx(0.29, abs=0.01)
+    found = diagnose(after, begun=before)
+    assert found.verdict == "warning" and "destroys what the encoder knew" in found.sentences[0]
+
+
+def test_embeddings_are_not_compared_with_the_features_before_training():
+    apart = drawn(64, 32)
+    found = diagnose(apart, embeddings=1 + 0.05 * drawn(64, 16), begun=apart)
+    assert found.verdict == "warning" and "The embeddings" in found.sentences[0] and "untrained" in found.sentences[0]

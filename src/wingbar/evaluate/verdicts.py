@@ -15,6 +15,7 @@ __all__ = ["Diagnosis", "Signs", "judge"]
 Severity = Literal["healthy", "warning", "collapsed"]
 
 NARROW, POINT = 0.3, 0.001  # relative std below which vectors are much alike, and below which they are the same
+FALLEN = 0.5  # of the std before training: vectors that are much alike and below this were spoilt by it
 FLAT, LINE = 4.0, 1.5  # effective ranks below which vectors use hardly any direction, and below which they use one
 MATCHED = 0.4  # of the way to a perfect loss: from here on, vectors that are alike are the reason
 IDLE = 0.02  # of the way to a perfect loss: nothing is learnt yet
@@ -65,8 +66,8 @@ def _values(signs: Signs) -> dict[str, float]:
 HEALTHY = "Nothing points to a collapse."
 Finding = tuple[Severity, str]
 PREVENT = (
-    "without negatives, this comes from a missing predictor or stop-gradient, too high a rate, or too small a batch "
-    "for BatchNorm: lower optim.lr, raise data.batch, or use --method.name moco"
+    "this comes from too high a rate, too small a batch for BatchNorm or, without negatives, a missing predictor or "
+    "stop-gradient: lower optim.lr, raise data.batch, or use a method with negatives (--method.name moco)"
 )
 
 
@@ -77,24 +78,28 @@ def _spaces(signs: Signs) -> Iterator[tuple[str, Geometry]]:
 
 
 def _alike(signs: Signs) -> Iterator[Finding]:
-    """Complete collapse: one vector for all images."""
+    """Complete collapse: one vector for all images, or much less spread than before training."""
     for name, space in _spaces(signs):
-        share = space.relative_std
-        spreads = f"their std is {space.std:.2g}, {share:.0%} of the {space.healthy_std:.2g} of a healthy encoder"
+        share, spread = space.relative_std, _spread(space)
         if share < POINT or (share < NARROW and _matched(signs)):
-            yield "collapsed", f"All images have nearly the same {name} ({spreads}): {PREVENT}."
-        elif share < NARROW and signs.begun is not None and signs.begun.relative_std >= NARROW:
+            yield "collapsed", f"All images have nearly the same {name} ({spread}): {PREVENT}."
+        elif share < NARROW and name == "features" and signs.begun is not None and signs.begun.relative_std >= NARROW:
+            lost = share < FALLEN * signs.begun.relative_std
             yield (
-                "warning",
-                f"The {name} of all images are much alike ({spreads}), which they were not before training "
-                f"({signs.begun.std:.2g}): it destroys what the encoder knew; lower optim.lr.",
+                "collapsed" if lost else "warning",
+                f"The {name} of all images are much alike ({spread}), which they were not before training "
+                f"({signs.begun.std:.2g}): it destroys what the encoder knew; lower optim.lr or optim.encoder.",
             )
         elif share < NARROW:
             yield (
                 "warning",
-                f"The {name} of all images are much alike ({spreads}), as in an untrained network: train longer, then "
+                f"The {name} of all images are much alike ({spread}), as in an untrained network: train longer, then "
                 "raise optim.lr, or start from trained --encoder.weights.",
             )
+
+
+def _spread(space: Geometry) -> str:
+    return f"their std is {space.std:.2g}, {space.relative_std:.0%} of the {space.healthy_std:.2g} of a healthy encoder"
 
 
 def _flat(signs: Signs) -> Iterator[Finding]:

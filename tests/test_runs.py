@@ -68,11 +68,17 @@ def test_saved_encoder_is_the_trained_one(result):
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_the_same_share_of_the_teacher_is_kept_however_long_the_training(photos, tmp_path, epochs):
     """Twenty pictures in batches of eight are two steps an epoch."""
-    settings = {**SMALL, "synth.on": False, "run.epochs": epochs, "method.kept": 0.25, "method.momentum": 0.9}
+    settings = {**SMALL, "synth.on": False, "run.epochs": epochs, "method.kept": 0.25}
     trained = wingbar.fit(photos, out=tmp_path / "a", settings=settings)
     assert trained.method.teacher_encoder.momentum ** (2 * epochs) == pytest.approx(0.25)
     again = wingbar.fit(photos, out=tmp_path / "a", settings={**settings, "run.resume": True})
     assert_close(again.encoder.state_dict(), trained.encoder.state_dict())
+
+
+def test_two_answers_to_how_fast_the_teacher_follows_are_refused(photos, tmp_path):
+    with pytest.raises(UserError, match="leave one of them out"):
+        wingbar.fit(photos, out=tmp_path / "a", settings={**SMALL, "method.kept": 0.4, "method.momentum": 0.9})
+    assert not (tmp_path / "a").exists()
 
 
 def test_record_tells_losses_chance_and_diagnostics(result):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wingbar import criteria, decoder, losses, perturb
-from wingbar.config import Config
+from wingbar.config import Config, Method
 from wingbar.data.batches import fold
 from wingbar.encoder import (
     Encoder,
@@ -71,6 +71,11 @@ def _moco_options(config: Config, steps: int) -> dict[str, Any]:
         )
     if batch // config.run.accumulate % method.splits:
         raise UserError(f"method.splits {method.splits} does not divide a batch of {batch}; change one of them")
+    if method.kept is not None and method.momentum != Method().momentum:
+        raise UserError(
+            f"method.kept {method.kept} finds the momentum by itself, method.momentum {method.momentum} would do "
+            "nothing; leave one of them out (--method.kept None)"
+        )
     before = config.readings.enqueue == "before"
     contrast = moco.against_past_and_present if before else moco.against_past
     return {

@@ -81,7 +81,7 @@ class Method:
     queue: int = 65536
     """MoCo: number of past keys."""
     momentum: float = 0.999
-    """MoCo: how slowly the teacher follows, where method.kept does not say it."""
+    """MoCo: how slowly the teacher follows; not to be given together with method.kept."""
     kept: float | None = None
     """MoCo: share of its first weights that the teacher keeps to the end, by whatever momentum does that."""
     temperature: float = 0.2

@@ -240,6 +240,7 @@ def test_unknown_encoder(refused, tmp_path):
         (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
         (["--run.device", "gpu"], "cuda"),
         (["--readings.pair-loss", "native"], "simsiam"),
+        (["--method.name", "simsiam", "--readings.pair-loss", "native", "--synth.centred"], "synth.centred"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

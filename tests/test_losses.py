@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import doctest
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from wingbar import losses
 from wingbar.losses import (
     alignment,
     as_is,
+    blind_loss,
+    centred,
     feature_std,
     geometry,
     info_nce,
@@ -93,6 +96,23 @@ def test_nt_xent_equals_its_slow_twin(options: dict):
     assert nt_xent_terms(first, first, second, **options).tolist() == pytest.approx(there, rel=1e-12)
     assert nt_xent(first, second, **options).item() == pytest.approx(np.mean(there + back), rel=1e-12)
     assert nt_xent(first, second, symmetric=False, **options).item() == pytest.approx(np.mean(there), rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [unit_length, as_is])
+def test_centred_embeddings_are_compared_by_what_they_do_not_share(scale):
+    first, second, shared = drawn(5, 3), drawn(5, 3, seed=1), 9 * drawn(3, seed=2)
+    options = {"temperature": 0.5, "scale": partial(centred, scale=scale)}
+    expected = nt_xent(first - first.mean(dim=0), second - second.mean(dim=0), temperature=0.5, scale=scale)
+    moved = [(rows + shared).requires_grad_() for rows in (first, second)]
+    loss = nt_xent(*moved, **options)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    loss.backward()
+    for rows in moved:  # moving all rows alike changes nothing, moving one does
+        assert rows.grad.sum(dim=0).abs().max() < 1e-12 < rows.grad.abs().max()
+
+
+def test_centred_embeddings_that_are_all_the_same_are_at_chance():
+    assert blind_loss(partial(nt_xent, scale=centred), 6) == pytest.approx(math.log(11))
 
 
 def test_info_nce_by_hand():

@@ -86,6 +86,16 @@ def test_an_encoder_without_a_rate_stays_while_its_head_learns():
     assert not any(name.startswith("encoder") for name in moved)
 
 
+# --- pairs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_centred_pairs_do_not_hear_of_what_all_images_share(centred):
+    compare = build_method(config(synth__centred=centred)).readings.pair_loss
+    first, second = torch.randn(2, 6, 128, generator=torch.Generator().manual_seed(0)).double()
+    assert torch.isclose(compare(first + 3, second + 3), compare(first, second)) == centred
+
+
 # --- decoder initialisation ------------------------------------------------------------------------------------------
 
 

@@ -140,8 +140,12 @@ def _gradcam_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tenso
 
 def _pair_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
     if config.readings.pair_loss == "native":
+        if config.synth.centred:
+            raise UserError("synth.centred is for readings.pair_loss nt_xent; SimSiam's own loss has no negatives")
         return _native(base).compare
     contrast = _contrast(config, config.synth.temperature)
+    if config.synth.centred:
+        contrast["scale"] = partial(losses.centred, scale=contrast["scale"])
     return partial(losses.nt_xent, symmetric=config.readings.symmetric, **contrast)
 
 

@@ -114,6 +114,8 @@ class Synth:
     """Features remembered for low variance."""
     temperature: float = 0.2
     """Of the pair loss and of the loss behind Grad-CAM (A26)."""
+    centred: bool = False
+    """Pairs are compared by how their embeddings differ from the batch's mean; what all share has no gradient then."""
 
 
 @dataclass(frozen=True)

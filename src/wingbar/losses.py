@@ -20,6 +20,7 @@ __all__ = [
     "alignment",
     "as_is",
     "blind_loss",
+    "centred",
     "feature_std",
     "full_precision",
     "geometry",
@@ -59,6 +60,15 @@ def unit_length(embedding: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k
 def as_is(embedding: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
     """No scaling: the letter of the paper's formulas (A25)."""
     return embedding
+
+
+def centred(embedding: Float[Tensor, "n k"], *, scale: Scale = unit_length) -> Float[Tensor, "n k"]:
+    """Each row without the mean of all, then scaled: a direction that every image shares tells none apart.
+
+    >>> centred(torch.tensor([[7.0, 1.0], [7.0, 3.0]])).tolist()
+    [[0.0, -1.0], [0.0, 1.0]]
+    """
+    return scale(embedding - embedding.mean(dim=0))
 
 
 def with_positive(positive: Float[Tensor, " n"], negatives: Float[Tensor, "n m"]) -> Float[Tensor, " n"]:

@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 import tyro
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.config import Config
@@ -55,22 +56,20 @@ class Offset:
     """Of the probe: its start and the order of images."""
 
 
+@dataclass(frozen=True)
 class Bank:
     """Features of training images, several crops of each, and of held-out ones."""
 
-    def __init__(self, asked: Offset) -> None:
-        device = choose_device("auto")
-        data = {"data.root": asked.root, "data.name": asked.name, "data.holdout": 0.2}
-        config = changed(Config(), data)
-        train, held = (open_source(config, find_source(config, split)) for split in ("train", "test"))
-        encoder = encoder_with_weights(asked.encoder, asked.weights, freeze_statistics=True).eval().to(device)
-        cut = views.crops(size=asked.size)
-        self.train_labels, self.labels = (_labels(store).to(device) for store in (train, held))
-        centre = partial(views.centre, size=asked.size)
-        self.seen, self.features = (_embed(encoder, store, centre) for store in (train, held))
-        generator = torch.Generator(device).manual_seed(0)
-        crops = [_embed(encoder, train, lambda i, a: cut(i, a, generator)[0]) for _ in range(asked.crops)]
-        self.crops, self.mean = torch.stack(crops), torch.cat(crops).mean(dim=0)
+    crops: Float[Tensor, "crops n dim"]
+    seen: Float[Tensor, "n dim"]
+    train_labels: Int[Tensor, " n"]
+    features: Float[Tensor, "m dim"]
+    labels: Int[Tensor, " m"]
+
+    @property
+    def mean(self) -> Float[Tensor, " dim"]:
+        """What all crops have in common."""
+        return self.crops.mean(dim=(0, 1))
 
     def paper(self, *, scale: float = 1.0, mean: float = 1.0, seed: int) -> float:
         """Percent of held-out images that the paper's probe gets right."""
@@ -86,6 +85,23 @@ class Bank:
         everything = torch.arange(len(self.train_labels), device=self.seen.device)[None]
         place = linear_places(self.seen, self.train_labels, self.features, self.labels, everything)
         return 100 * (place < 1).float().mean().item()
+
+
+def fill_bank(asked: Offset) -> Bank:
+    """Embed everything once."""
+    device = choose_device("auto")
+    config = changed(Config(), {"data.root": asked.root, "data.name": asked.name, "data.holdout": 0.2})
+    train, held = (open_source(config, find_source(config, split)) for split in ("train", "test"))
+    encoder = encoder_with_weights(asked.encoder, asked.weights, freeze_statistics=True).eval().to(device)
+    centre, cut = partial(views.centre, size=asked.size), views.crops(size=asked.size)
+    generator = torch.Generator(device).manual_seed(0)
+    return Bank(
+        torch.stack([_embed(encoder, train, lambda i, a: cut(i, a, generator)[0]) for _ in range(asked.crops)]),
+        _embed(encoder, train, centre),
+        _labels(train).to(device),
+        _embed(encoder, held, centre),
+        _labels(held).to(device),
+    )
 
 
 def _labels(store: Store) -> Tensor:
@@ -106,7 +122,7 @@ def _embed(encoder: Encoder, store: Store, look: Prepare) -> Tensor:
 
 def lines(asked: Offset) -> Iterator[dict[str, object]]:
     """What is measured, one after the other."""
-    bank = Bank(asked)
+    bank = fill_bank(asked)
     lengths = {"norm": bank.features.norm(dim=1).mean(), "norm of the mean": bank.mean.norm()}
     yield {**{name: round(value.item(), 1) for name, value in lengths.items()}, "robust": round(bank.robust(), 1)}
     for what, values in (("mean", asked.means), ("scale", asked.scales)):

@@ -151,7 +151,7 @@ def _config(tuning: Tuning, recipe: str) -> Config:
         "run.epochs": tuning.epochs,
         "run.seed": tuning.seed,
         "run.tensorboard": False,
-        "run.stop_on_collapse": True,  # its scores are no better than chance, and the others need the time
+        "run.stop_on_collapse": True,  # it cannot win any more, and the others need the time
         **parsed(tuning.set),
     }
     return changed(recipe_named(recipe), settings)

@@ -1,6 +1,9 @@
 """One thread per test process, shapes checked at run time, no network, no cache but one of our own."""
 
+import importlib.util
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,3 +23,17 @@ def cache_of_our_own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WINGBAR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def experiment():
+    """A script of `experiments` as a module, by its name."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "experiments" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    return load

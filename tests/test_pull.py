@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-PATH = Path(__file__).parents[1] / "experiments" / "pull.py"
 SMALL = ("data.images=64", "data.size=32", "data.stored=40", "data.batch=16", "decoder.epochs=1", "synth.bank=32")
 
 
 @pytest.fixture(scope="module")
-def pull():
-    spec = importlib.util.spec_from_file_location("pull", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pull"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def pull(experiment):
+    return experiment("pull")
 
 
 def asked(pull, **options):

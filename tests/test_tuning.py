@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,12 @@ from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
 from wingbar.watch import Collapsed
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-PLANS = sorted((EXPERIMENTS / "tuning").glob("*.json"))
+PLANS = sorted((Path(__file__).parents[1] / "experiments" / "tuning").glob("*.json"))
 
 
 @pytest.fixture(scope="module")
-def tune():
-    spec = importlib.util.spec_from_file_location("tune", EXPERIMENTS / "tune.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tune"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def tune(experiment):
+    return experiment("tune")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from wingbar import perturb
-from wingbar.perturb import Noise, minmax, noise_std, noise_std_from_variance, relative
+from wingbar.perturb import Noise, by_rank, minmax, noise_std, noise_std_from_variance, relative
 
 ROWS = 20_000
 TOLERANCE = 5 / math.sqrt(2 * ROWS)  # five standard errors of an empirical standard deviation, relative
@@ -37,6 +37,18 @@ def test_minmax_reaches_both_ends_in_every_row():
     got = minmax(drawn(50, 9) * torch.logspace(-20, 20, 50)[:, None])
     assert got.amin(dim=1).tolist() == [0.0] * 50
     assert got.amax(dim=1).tolist() == [1.0] * 50
+
+
+def test_ranks_equal_counting_with_ties_at_the_lower_end():
+    score = drawn(7, 40).relu().mul(8).round()  # half are 0, many others equal
+    rows = [[sum(other < x for other in row) / 39 for x in row] for row in score.tolist()]
+    assert_close(by_rank(score), torch.tensor(rows))
+
+
+def test_ranks_do_not_hear_how_far_apart_scores_are():
+    score = drawn(7, 40)
+    assert_close(by_rank(score), by_rank(score.exp().pow(3)), rtol=0, atol=0)
+    assert by_rank(torch.full((2, 3), 7.0)).tolist() == [[0.0] * 3] * 2
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.0])

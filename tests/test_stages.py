@@ -14,6 +14,7 @@ from wingbar.data.store import Store
 from wingbar.settings import changed
 from wingbar.stages import build_optimizers, build_stages, build_views
 from wingbar.train.loop import train
+from wingbar.types import Probe
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -94,6 +95,17 @@ def test_centred_pairs_do_not_hear_of_what_all_images_share(centred):
     compare = build_method(config(synth__centred=centred)).readings.pair_loss
     first, second = torch.randn(2, 6, 128, generator=torch.Generator().manual_seed(0)).double()
     assert torch.isclose(compare(first + 3, second + 3), compare(first, second)) == centred
+
+
+def test_ranked_scores_spare_the_upper_half_of_dimensions_and_minmax_a_few():
+    """Scores have a long tail. ReLU makes half of them 0, the others have ranks from 0.5 to 1: 0.375 on average."""
+    second = torch.randn(8, 128, generator=torch.Generator().manual_seed(0))
+    mean = {}
+    for ranked in (False, True):
+        method = build_method(config(synth__ranked=ranked))
+        feature = torch.randn(8, method.encoder.dim, generator=torch.Generator().manual_seed(1)).abs()
+        mean[ranked] = method.criteria[0].importance(Probe(feature, method.project, lambda: second)).mean().item()
+    assert mean[False] < 0.25 and mean[True] == pytest.approx(0.375, abs=0.05)
 
 
 # --- decoder initialisation ------------------------------------------------------------------------------------------

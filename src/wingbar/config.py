@@ -116,6 +116,8 @@ class Synth:
     """Of the pair loss and of the loss behind Grad-CAM (A26)."""
     centred: bool = False
     """Pairs are compared by how their embeddings differ from the batch's mean; what all share has no gradient then."""
+    ranked: bool = False
+    """Grad-CAM's scores count by rank; by min-max all but the few highest dimensions get nearly the full noise."""
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,10 @@ class GradCam(nn.Module):
         eps: float = 0.1,
         loss: Callable[[Tensor, Tensor], Tensor] = own_term,
         rectify: Callable[[Tensor], Tensor] = ascent,
+        stretch: Callable[[Tensor], Tensor] = minmax,
     ) -> None:
         super().__init__()
-        self.eps, self.loss, self.rectify = eps, loss, rectify
+        self.eps, self.loss, self.rectify, self.stretch = eps, loss, rectify, stretch
 
     def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
         """Per image: 1 for the dimension with the highest score, 0 for those with the lowest."""
@@ -97,7 +98,7 @@ class GradCam(nn.Module):
         feature = feature.clone().requires_grad_()
         with torch.enable_grad(), full_precision(feature):
             (gradient,) = torch.autograd.grad(self.loss(probe.project(feature), second), feature)
-        return minmax(gradcam_score(gradient, feature.detach(), self.rectify))
+        return self.stretch(gradcam_score(gradient, feature.detach(), self.rectify))
 
     def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
         """Nothing to remember."""

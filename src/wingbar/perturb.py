@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-__all__ = ["Noise", "absolute", "minmax", "noise_std", "noise_std_from_variance", "relative"]
+__all__ = ["Noise", "absolute", "by_rank", "minmax", "noise_std", "noise_std_from_variance", "relative"]
 
 
 def minmax(score: Float[Tensor, "*batch dim"], *, constant: float = 0.0) -> Float[Tensor, "*batch dim"]:
@@ -22,6 +22,15 @@ def minmax(score: Float[Tensor, "*batch dim"], *, constant: float = 0.0) -> Floa
     low, high = score.aminmax(dim=-1, keepdim=True)
     span = high - low
     return torch.where(span > 0, (score - low) / span, constant)
+
+
+def by_rank(score: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    """In place of eq. 4: the share of the other dimensions that score less. One outlier does not make all others equal.
+
+    >>> by_rank(torch.tensor([[0.0, 900.0, 0.0, 1.0, 2.0]]))
+    tensor([[0.0000, 1.0000, 0.0000, 0.5000, 0.7500]])
+    """
+    return torch.searchsorted(score.sort(dim=-1).values, score) / (score.shape[-1] - 1)
 
 
 def noise_std(importance: Float[Tensor, "batch dim"], eps: float) -> Float[Tensor, "batch dim"]:

@@ -67,7 +67,7 @@ def test_text_that_is_no_config_is_refused(text):
 
 def test_changed_leaves_the_rest_and_the_original_alone():
     original = Config()
-    new = changed(original, {"run.epochs": 3, "synth.criteria": ("gradcam",), "run.seed": 5})
+    new = changed(original, {"run.epochs": 3, "synth.criteria": ["gradcam"], "run.seed": 5})
     expected = dataclasses.asdict(Config())
     expected["run"]["epochs"], expected["run"]["seed"], expected["synth"]["criteria"] = 3, 5, ("gradcam",)
     assert dataclasses.asdict(new) == expected

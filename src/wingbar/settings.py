@@ -54,7 +54,7 @@ def from_json(text: str) -> Config:
     unknown = sorted((settings.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
     if unknown:
         raise UserError(f"the config has a setting that this version does not know: {unknown[0]}")
-    return changed(Config(), {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+    return changed(Config(), settings)
 
 
 def named(config: Config) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def parsed(words: Iterable[str]) -> dict[str, Any]:
     """Settings from `name=value` words; a value is JSON, or else text. Whether it fits, `changed` knows.
 
     >>> parsed(["optim.lr=0.01", "encoder.batchnorm=frozen", 'synth.criteria=["gradcam"]'])
-    {'optim.lr': 0.01, 'encoder.batchnorm': 'frozen', 'synth.criteria': ('gradcam',)}
+    {'optim.lr': 0.01, 'encoder.batchnorm': 'frozen', 'synth.criteria': ['gradcam']}
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -82,7 +82,7 @@ def parsed(words: Iterable[str]) -> dict[str, Any]:
             value = json.loads(text)
         except json.JSONDecodeError:
             value = text
-        found[name] = tuple(value) if isinstance(value, list) else value
+        found[name] = value
     return found
 
 
@@ -97,10 +97,10 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
         if name not in kinds:
             close = difflib.get_close_matches(name, kinds, n=1)
             raise UserError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-        if not _fits(value, kinds[name]):
+        exact = _exact(value, kinds[name])
+        if not _fits(exact, kinds[name]):
             raise UserError(f"{name} cannot be {value!r}; it takes {_described(kinds[name])}")
         part, _, key = name.partition(".")
-        exact = float(value) if type(value) is int and _fits(0.5, kinds[name]) else value  # 1 is a number, too
         inner = dataclasses.replace(getattr(config, part), **{key: exact})
         config = dataclasses.replace(config, **cast(dict[str, Any], {part: inner}))
     return config
@@ -122,6 +122,13 @@ def _kinds() -> dict[str, Any]:
     """Dotted name → type, for every setting."""
     parts = typing.get_type_hints(Config)
     return {f"{part}.{name}": kind for part, of in parts.items() for name, kind in typing.get_type_hints(of).items()}
+
+
+def _exact(value: Any, kind: Any) -> Any:
+    """What is meant: 1 is a number, too, and JSON has no tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if type(value) is int and _fits(0.5, kind) else value
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ from wingbar.perturb import by_rank, minmax
 from wingbar.runs import load_method
 from wingbar.settings import changed, from_json
 from wingbar.stages import build_views, plain_images
-from wingbar.types import Probe
+from wingbar.types import Probe, UserError
 
 BEST = 0.1  # of the dimensions: those that say most
 
@@ -59,6 +60,8 @@ def main(asked: Asked) -> None:
     config = changed(from_json((asked.run / "config.json").read_text(encoding="utf-8")), {"run.compile": "off"})
     device = choose_device(asked.device)
     split = open_split(config, find_source(config), device, quiet=True)
+    if not split.labelled:
+        raise UserError(f"nobody knows the classes of the images in {config.data.root}; give a run on labelled ones")
     method = load_method(asked.run).to(device)
     with torch.no_grad():
         probes, rows = look(config, getattr(method, "base", method), split.store)
@@ -72,8 +75,9 @@ def main(asked: Asked) -> None:
 def look(config: Config, base: Any, store: Store) -> tuple[list[Probe], Int[Tensor, " n"]]:
     """The batches of an epoch as Grad-CAM sees them: it compares an image with the others of its batch."""
     probes, rows = [], []
-    batches = Batches(store, build_views(config), plain_images(config), size=config.data.batch)
-    for (batch,) in map(batches, range(batches.per_epoch)):
+    size, parts = config.data.batch, config.run.accumulate
+    batches = Batches(store, build_views(config), plain_images(config), size=size, parts=parts)
+    for batch in chain.from_iterable(map(batches, range(batches.per_epoch))):
         second = student_view(base, batch.views[-1])
         probes.append(Probe(base.encoder(batch.image).vector, base.project, lambda second=second: second))
         rows.append(batch.index)
@@ -95,8 +99,8 @@ def says(
     feature: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]
 ) -> tuple[Float[Tensor, " dim"], Float[Tensor, "n dim"]]:
     """What dimensions say about classes, of all images and of each; classes of one image say nothing."""
-    labels, counts = (found := labels.unique(return_inverse=True, return_counts=True))[1:]
-    sums = torch.zeros(len(found[0]), feature.shape[1], device=feature.device).index_add(0, labels, feature)
+    _, labels, counts = labels.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(counts), feature.shape[1], device=feature.device).index_add(0, labels, feature)
     count, centre = counts[labels, None], feature.mean(dim=0)
     means = sums[labels] / count
     within = (feature - means).square().mean(dim=0).clamp_min(1e-12)

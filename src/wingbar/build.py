@@ -116,7 +116,8 @@ def _criterion(config: Config, name: str, base: Any) -> nn.Module:
     if name == "uniform":
         return criteria.Uniform(eps=settings.eps_g)
     if name == "gradcam":
-        rectify, stretch = getattr(criteria, readings.sign), perturb.by_rank if settings.ranked else perturb.minmax
+        rectify = getattr(criteria, readings.sign)
+        stretch = perturb.by_rank if settings.ranked else perturb.minmax
         return criteria.GradCam(eps=settings.eps_g, loss=_gradcam_loss(config, base), rectify=rectify, stretch=stretch)
     if batch > settings.bank:
         raise UserError(

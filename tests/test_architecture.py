@@ -32,7 +32,7 @@ LAYERS = (
     {"machine"},
     {"build", "stages", "images"},
     {"recipes"},
-    {"runfolder", "watch", "sketch"},
+    {"runfolder", "watch", "sketch", "shelf"},
     {"runs", "doctor", "exam"},
     {"gallery"},
     {"report"},

@@ -22,6 +22,7 @@ from wingbar.machine import choose_autocast, choose_device, release_parts, will_
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
 from wingbar.settings import changed, check_limits, from_json
+from wingbar.shelf import DecoderShelf, put, take
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
 from wingbar.train import checkpoint
@@ -64,8 +65,18 @@ def resume(out: str | Path) -> Result:
     return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe)
 
 
-def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store | None = None) -> Result:
-    """Run a config from wherever its folder stands. What can be wrong with it is found before any work is done."""
+def run(
+    config: Config,
+    *,
+    recipe: str = "",
+    quiet: bool = False,
+    store: Store | None = None,
+    shelf: DecoderShelf | None = None,
+) -> Result:
+    """Run a config from wherever its folder stands. What can be wrong with it is found before any work is done.
+
+    With a `shelf`, a decoder that another run has initialised alike is taken from there, and a new one left there.
+    """
     check_limits(config)
     config = _absolute(config)
     check_folder(config)
@@ -80,7 +91,10 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
     looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
     alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
     out = make_folder(config, environment(store, source, recipe), store)
+    place = shelf.place(config, method) if shelf and len(stages) > 1 else None
     position = _restore(stages, method, out)
+    if place and position == Position("decoder", 0) and take(place, method.decoder, out / "metrics.jsonl"):
+        position = Position("train", 0)
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     with _signals() as asked_to_stop, drawing as sketches:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
@@ -97,6 +111,8 @@ def run(config: Config, *, recipe: str = "", quiet: bool = False, store: Store |
                 asked_to_stop=asked_to_stop,
                 quiet=quiet,
             )
+            if place and stage.name == "decoder":
+                put(place, method.decoder, out / "metrics.jsonl")
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)

@@ -21,7 +21,7 @@ from torchvision import models
 from wingbar.encoder import Encoder, Layout, build_encoder
 from wingbar.types import MEAN, STD, UserError
 
-__all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "weights_hash"]
+__all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
 
 Weights = dict[str, Tensor]
 
@@ -78,12 +78,17 @@ def image_size(path: str | Path) -> int | None:
 
 def weights_hash(encoder: Encoder) -> str:
     """SHA-256 of an encoder's architecture and tensors: the same wherever they lie and however they were stored."""
-    found = sha256(f"{encoder.name}\0{encoder.layout}\0".encode())
-    for key, value in sorted(encoder.trunk.state_dict().items()):
+    return tensors_hash(encoder.trunk.state_dict(), of=f"{encoder.name}\0{encoder.layout}\0")
+
+
+def tensors_hash(state: Mapping[str, Tensor], *, of: str = "") -> str:
+    """SHA-256 of a state's tensors, BatchNorm's counters aside, and of the words for what it is the state of."""
+    found = sha256(of.encode())
+    for key, value in sorted(state.items()):
         if not key.endswith(COUNTER):
             tensor = value.detach().cpu().contiguous()
             found.update(f"{key}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-            found.update(tensor.flatten().view(torch.uint8).numpy())
+            found.update(tensor.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

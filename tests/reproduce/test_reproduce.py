@@ -87,6 +87,17 @@ def test_killed_in_two_cells_and_ended_by_two_jobs_the_table_is_the_same(undistu
     assert not list(tmp_path.glob("runs/.*.lock"))
 
 
+def test_cells_that_begin_with_the_same_decoder_initialise_it_once(tmp_path):
+    main(command(tmp_path, "--rows", "0.1", "1.0", tables=("nu",)))
+    first, second = (
+        [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("runs/*/metrics.jsonl")
+    )
+    assert len(list(tmp_path.glob("runs/.decoders/*"))) == 1
+    about_decoder = [line for line in first if line["stage"] == "decoder"]
+    assert about_decoder and about_decoder == second[: len(about_decoder)]  # speed and all: made once, told twice
+    assert first[-1]["total"] != second[-1]["total"]
+
+
 def test_it_ends_with_a_report_of_its_runs(undisturbed):
     """The scores in the page are those in the lines."""
     page = (undisturbed / "results" / "main-lookalike.html").read_text()

@@ -20,6 +20,7 @@ from wingbar.reproduce.results import FAILED, Line, append, whole_lines
 from wingbar.reproduce.tables import measures, protocols
 from wingbar.runs import run
 from wingbar.settings import changed
+from wingbar.shelf import DecoderShelf
 
 __all__ = ["Made", "failure", "make", "recorded_seconds"]
 
@@ -39,7 +40,7 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
     config = changed(cell.config, {"run.device": device, "run.resume": True})
     out = Path(config.run.out)
     if is_trained(cell.row):
-        _train(config, cell.row.recipe, quiet=quiet)
+        _train(config, cell, quiet=quiet)
     append(out / "evaluation" / "metrics.jsonl", [])  # closes a half line that an evaluation was killed over
     began = time.monotonic()
     examined = examine(_questions(cell, config, probe_epochs=probe_epochs, quiet=quiet))
@@ -56,13 +57,15 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
     )
 
 
-def _train(config: Config, recipe: str, *, quiet: bool) -> None:
+def _train(config: Config, cell: Cell, *, quiet: bool) -> None:
+    """Cells that begin with the same decoder initialise it once: it lies, unseen, beside their runs."""
     out = Path(config.run.out)
     if (out / "encoder.safetensors").exists():
         return
     if not (out / "config.json").exists():
         shutil.rmtree(out, ignore_errors=True)  # killed before it had begun; the folder is ours by its key
-    run(config, recipe=recipe, quiet=quiet)
+    shelf = DecoderShelf(out.parent / ".decoders", f"{cell.splits.train} {NUMERICS}")
+    run(config, recipe=cell.row.recipe, quiet=quiet, shelf=shelf)
 
 
 def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) -> Evaluate:

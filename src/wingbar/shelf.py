@@ -1,0 +1,73 @@
+"""Initialised decoders, kept for the next run that would make the very same one.
+
+Initialisation depends on images, encoder, decoder and few settings. The cells of a table differ in others: noise,
+weights of losses, how the paper is read. So the first of them initialises a decoder, and the rest take it from the
+shelf.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from wingbar.config import Config
+from wingbar.files import whole
+from wingbar.machine import gpu_name
+from wingbar.settings import named
+from wingbar.train.record import read_lines
+from wingbar.weights import tensors_hash
+
+__all__ = ["DecoderShelf", "put", "take"]
+
+# The settings initialisation depends on: whole groups but for places on this machine, and single ones of other groups.
+GROUPS = {"data", "encoder", "decoder"}
+PLACES = {"data.root", "data.cache", "data.placement", "data.workers", "encoder.weights"}
+SINGLE = {
+    *("readings.pixels", "readings.decoder_init_bn", "run.seed", "run.accumulate"),
+    *("run.precision", "run.channels_last", "run.compile"),
+}
+
+
+class DecoderShelf(NamedTuple):
+    """Where a run looks for its decoder, and leaves it for others."""
+
+    folder: Path
+    origin: str  # what neither settings nor weights tell: which images, and which version of the numerics
+
+    def place(self, config: Config, method: Any) -> Path:
+        """The file of the decoder this run would make, named by all that goes into it; asked before it is made."""
+        settings = {name: value for name, value in named(config).items() if _matters(name)}
+        begun = [tensors_hash(part.state_dict()) for part in (method.encoder, method.decoder)]
+        made_of = [settings, begun, self.origin, torch.__version__, gpu_name(config.run.device)]
+        return self.folder / f"{sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+
+
+def _matters(name: str) -> bool:
+    return name in SINGLE or (name.partition(".")[0] in GROUPS and name not in PLACES)
+
+
+def put(place: Path, decoder: nn.Module, record: Path) -> None:
+    """Keep a decoder that has just been initialised, with the lines a run's record has of that."""
+    state = {key: value.detach().cpu().contiguous() for key, value in decoder.state_dict().items()}
+    lines = "".join(json.dumps(line) + "\n" for line in read_lines(record) if line["stage"] == "decoder")
+    with whole(place) as partial:
+        save_file(state, partial, metadata={"record": lines})
+
+
+def take(place: Path, decoder: nn.Module, record: Path) -> bool:
+    """Give a decoder the weights that are kept, and a run's record the lines about them; False if there are none."""
+    if not place.exists():
+        return False
+    with safe_open(place, framework="pt") as kept:
+        decoder.load_state_dict({name: kept.get_tensor(name) for name in kept.keys()})  # noqa: SIM118 (no mapping)
+        lines = kept.metadata()["record"]
+    with record.open("a", encoding="utf-8") as file:
+        file.write(lines)
+    return True

@@ -7,7 +7,7 @@ list of such rounds. What is best in a round, by the mean of its four scores, is
 top of: a search along one coordinate after the other. Each training is scored under several statistics of BatchNorm
 (`--bn`, the first decides); a line per score goes to `--out`, its settings spelled out, as a tuned recipe is not
 tomorrow what it is today. Settings that are in there already are not trained again, so a record is of one data set,
-seed and number of epochs.
+seed and number of epochs. Decoders that several trials begin with are initialised once and kept in .decoders beside it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ import tyro
 from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
+from wingbar.exam.splits import split_digest
+from wingbar.images import find_source
 from wingbar.recipes import recipe_named
+from wingbar.reproduce.numerics import NUMERICS
 from wingbar.reproduce.results import append, whole_lines
 from wingbar.runs import run
 from wingbar.settings import changed, named, parsed
+from wingbar.shelf import DecoderShelf
 from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
 from wingbar.watch import Collapsed
@@ -124,7 +128,8 @@ def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
         what, options = tuning.encoder, {"weights": tuning.weights}
         if recipe != FROZEN:
             what, options = f"{folder}/run", {}
-            run(changed(_config(tuning, recipe), {**settings, "run.out": what}), recipe=recipe, quiet=True)
+            config = changed(_config(tuning, recipe), {**settings, "run.out": what})
+            run(config, recipe=recipe, quiet=True, shelf=_shelf(tuning, config))
         trained = time.monotonic() - began
         for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
             data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
@@ -132,6 +137,11 @@ def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
             scores = examine(asked).rows[0].scores
             wanted = {name: round(100 * scores[name].interval.value, 2) for name in SCORES}
             yield {"bn": bn, **wanted, "seconds": round(trained)}
+
+
+def _shelf(tuning: Tuning, config: Config) -> DecoderShelf:
+    """Where trials that begin with the same decoder find it; kept beside the record."""
+    return DecoderShelf(tuning.out.parent / ".decoders", f"{split_digest(find_source(config))} {NUMERICS}")
 
 
 def _sizes(tuning: Tuning) -> dict[str, int]:

@@ -92,9 +92,66 @@ def run(
     alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
     out = make_folder(config, environment(store, source, recipe), store)
     place = shelf.place(config, method) if shelf and len(stages) > 1 else None
-    position = _restore(stages, method, out)
-    if place and position == Position("decoder", 0) and take(place, method.decoder, out / "metrics.jsonl"):
-        position = Position("train", 0)
+    _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
+    save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
+    method.eval()
+    release_parts(method)
+    return Result(out, method.encoder, method)
+
+
+def _absolute(config: Config) -> Config:
+    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
+    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
+    if config.data.root != "lookalike":
+        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
+    if Path(config.encoder.weights).expanduser().is_file():
+        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
+    return changed(config, full)
+
+
+def _restore(stages: Sequence[Stage], method: Any, out: Path, place: Path | None) -> Position:
+    """Where to start: behind the last checkpoint with its state restored, behind the shelf's decoder, or at first."""
+    path, record = out / "checkpoint.pt", out / "metrics.jsonl"
+    if not path.exists():
+        trim_record(record, stages[0].name, -1)
+        done = place is not None and take(place, method.decoder, record)
+        return Position(stages[int(done)].name, 0)
+    position, state = checkpoint.read(path)
+    stage = next(stage for stage in stages if stage.name == position.stage)
+    checkpoint.restore(state, method, stage.optimizers)
+    trim_record(record, position.stage, position.step)
+    return position
+
+
+def load_method(out: Path) -> Any:
+    """The method of a run as its checkpoint holds it, with decoder, heads and banks, in evaluation mode on the CPU."""
+    path = out / "checkpoint.pt"
+    if not path.exists():
+        raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
+    config = from_json((out / "config.json").read_text(encoding="utf-8"))
+    own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
+    with torch.random.fork_rng(devices=[]):
+        method = build_method(own)
+    method.load_state_dict(checkpoint.read(path)[1]["method"])
+    return method.eval()
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+def _run_stages(
+    config: Config,
+    stages: Sequence[Stage],
+    method: Any,
+    out: Path,
+    looks: Sequence[Look],
+    *,
+    alarm: CollapseAlarm,
+    place: Path | None,
+    quiet: bool,
+) -> None:
+    """What is left of the run; a decoder that is initialised here is left at its place on the shelf."""
+    position = _restore(stages, method, out, place)
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     with _signals() as asked_to_stop, drawing as sketches:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
@@ -113,49 +170,6 @@ def run(
             )
             if place and stage.name == "decoder":
                 put(place, method.decoder, out / "metrics.jsonl")
-    save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
-    method.eval()
-    release_parts(method)
-    return Result(out, method.encoder, method)
-
-
-def _absolute(config: Config) -> Config:
-    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
-    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
-    if config.data.root != "lookalike":
-        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
-    if Path(config.encoder.weights).expanduser().is_file():
-        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
-    return changed(config, full)
-
-
-def _restore(stages: list[Stage], method: Any, out: Path) -> Position:
-    """Where to start: the first step, or behind the last checkpoint with its state restored."""
-    path = out / "checkpoint.pt"
-    if not path.exists():
-        trim_record(out / "metrics.jsonl", stages[0].name, -1)
-        return Position(stages[0].name, 0)
-    position, state = checkpoint.read(path)
-    stage = next(stage for stage in stages if stage.name == position.stage)
-    checkpoint.restore(state, method, stage.optimizers)
-    trim_record(out / "metrics.jsonl", position.stage, position.step)
-    return position
-
-
-def load_method(out: Path) -> Any:
-    """The method of a run as its checkpoint holds it, with decoder, heads and banks, in evaluation mode on the CPU."""
-    path = out / "checkpoint.pt"
-    if not path.exists():
-        raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
-    config = from_json((out / "config.json").read_text(encoding="utf-8"))
-    own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
-    with torch.random.fork_rng(devices=[]):
-        method = build_method(own)
-    method.load_state_dict(checkpoint.read(path)[1]["method"])
-    return method.eval()
-
-
-# --- a stage ---------------------------------------------------------------------------------------------------------
 
 
 def _run_stage(

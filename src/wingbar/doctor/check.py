@@ -58,8 +58,7 @@ def check(
     results = {split: _examine(split, listing, workers, quiet=quiet) for split, listing in listings.items()}
     subjects = _subjects(listings, results)
     features = _features(listings, subjects, model, place, quiet=quiet) if model else None
-    told = f"{encoder} {weights}".strip() if encoder else None
-    settings = Settings(near=near, encoder=told, cosine=cosine)
+    settings = Settings(near=near, encoder=f"{encoder} {weights}".strip() if encoder else None, cosine=cosine)
     pairs, complete = find_pairs(subjects, features, settings)
     report = Report(
         path=str(path),

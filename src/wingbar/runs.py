@@ -114,8 +114,8 @@ def _restore(stages: Sequence[Stage], method: Any, out: Path, place: Path | None
     path, record = out / "checkpoint.pt", out / "metrics.jsonl"
     if not path.exists():
         trim_record(record, stages[0].name, -1)
-        done = place is not None and take(place, method.decoder, record)
-        return Position(stages[int(done)].name, 0)
+        taken = place is not None and take(place, method.decoder, record)
+        return Position("train" if taken else stages[0].name, 0)
     position, state = checkpoint.read(path)
     stage = next(stage for stage in stages if stage.name == position.stage)
     checkpoint.restore(state, method, stage.optimizers)

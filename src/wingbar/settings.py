@@ -9,12 +9,13 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Literal, cast
 
 from wingbar.config import Config
 from wingbar.types import UserError
 
-__all__ = ["changed", "check_limits", "from_json", "named", "parsed", "to_json"]
+__all__ = ["changed", "check_limits", "from_json", "key_of", "named", "parsed", "to_json"]
 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
 # Inclusive limits of every number; what depends on other settings is checked where both are known.
@@ -65,6 +66,15 @@ def named(config: Config) -> dict[str, Any]:
     """
     parts = dataclasses.asdict(config)
     return {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+
+
+def key_of(about: Mapping[str, Any]) -> str:
+    """A short name for what is described.
+
+    >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1}) != key_of({"a": 1})
+    True
+    """
+    return sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def parsed(words: Iterable[str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ shelf.
 from __future__ import annotations
 
 import json
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +19,16 @@ from torch import nn
 from wingbar.config import Config
 from wingbar.files import whole
 from wingbar.machine import gpu_name
-from wingbar.settings import named
+from wingbar.runfolder import FREE
+from wingbar.settings import key_of, named
 from wingbar.train.record import read_lines
 from wingbar.weights import tensors_hash
 
 __all__ = ["DecoderShelf", "put", "take"]
 
-# The settings initialisation depends on: whole groups but for places on this machine, and single ones of other groups.
+# The settings initialisation depends on: groups but for what changes no numbers or names a place, and single ones.
 GROUPS = {"data", "encoder", "decoder"}
-PLACES = {"data.root", "data.cache", "data.placement", "data.workers", "encoder.weights"}
+IDLE = FREE | {"data.root", "encoder.weights"}
 SINGLE = {
     *("readings.pixels", "readings.decoder_init_bn", "run.seed", "run.accumulate"),
     *("run.precision", "run.channels_last", "run.compile"),
@@ -45,12 +45,12 @@ class DecoderShelf(NamedTuple):
         """The file of the decoder this run would make, named by all that goes into it; asked before it is made."""
         settings = {name: value for name, value in named(config).items() if _matters(name)}
         begun = [tensors_hash(part.state_dict()) for part in (method.encoder, method.decoder)]
-        made_of = [settings, begun, self.origin, torch.__version__, gpu_name(config.run.device)]
-        return self.folder / f"{sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+        made_with = [self.origin, torch.__version__, gpu_name(config.run.device)]
+        return self.folder / f"{key_of({'settings': settings, 'begun': begun, 'made with': made_with})}.safetensors"
 
 
 def _matters(name: str) -> bool:
-    return name in SINGLE or (name.partition(".")[0] in GROUPS and name not in PLACES)
+    return name in SINGLE or (name.partition(".")[0] in GROUPS and name not in IDLE)
 
 
 def put(place: Path, decoder: nn.Module, record: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -17,11 +15,11 @@ from wingbar.reproduce.numerics import NUMERICS
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
 from wingbar.runfolder import FREE
-from wingbar.settings import changed, check_limits, named, parsed
+from wingbar.settings import changed, check_limits, key_of, named, parsed
 from wingbar.types import UserError
 from wingbar.weights import FILE_ENDINGS
 
-__all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "key_of", "make_cell"]
+__all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
 
 # What the digests of the splits stand for; the root is a place, not a number.
 IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud")}
@@ -112,23 +110,10 @@ def _weights(given: str) -> str:
     path = Path(given).expanduser()
     if path.is_file():
         with path.open("rb") as file:
-            return _digest_of(file.read())
+            return sha256(file.read()).hexdigest()
     if path.suffix in FILE_ENDINGS:
         raise UserError(f"the weights file {given} does not exist; give --weights a file, a weight's name or random")
     return given
-
-
-def _digest_of(content: bytes) -> str:
-    return sha256(content).hexdigest()
-
-
-def key_of(about: Mapping[str, Any]) -> str:
-    """A short name for what is described.
-
-    >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1}) != key_of({"a": 1})
-    True
-    """
-    return _digest_of(json.dumps(about, sort_keys=True).encode())[:12]
 
 
 def _short(row: Row, config: Config) -> str:

@@ -24,7 +24,7 @@ from wingbar.settings import key_of, named
 from wingbar.train.record import read_lines
 from wingbar.weights import tensors_hash
 
-__all__ = ["DecoderShelf", "put", "take"]
+__all__ = ["DecoderShelf", "decoder_settings", "put", "take"]
 
 # The settings initialisation depends on: groups but for what changes no numbers or names a place, and single ones.
 GROUPS = {"data", "encoder", "decoder"}
@@ -43,10 +43,15 @@ class DecoderShelf(NamedTuple):
 
     def place(self, config: Config, method: Any) -> Path:
         """The file of the decoder this run would make, named by all that goes into it; asked before it is made."""
-        settings = {name: value for name, value in named(config).items() if _matters(name)}
+        settings = decoder_settings(config)
         begun = [tensors_hash(part.state_dict()) for part in (method.encoder, method.decoder)]
         made_with = [self.origin, torch.__version__, gpu_name(config.run.device)]
         return self.folder / f"{key_of({'settings': settings, 'begun': begun, 'made with': made_with})}.safetensors"
+
+
+def decoder_settings(config: Config) -> dict[str, Any]:
+    """The settings an initialised decoder depends on; beside images and the weights it began with, all that counts."""
+    return {name: value for name, value in named(config).items() if _matters(name)}
 
 
 def _matters(name: str) -> bool:

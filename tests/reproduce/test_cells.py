@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,17 +15,19 @@ import tyro
 from small import command
 
 from wingbar.bench.clock import Timing
+from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.recipes import recipe_named
-from wingbar.reproduce import cells, cost
+from wingbar.reproduce import cells, cost, plan
 from wingbar.reproduce.cells import Cell, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
 from wingbar.reproduce.numerics import CURVES, NUMERICS
 from wingbar.reproduce.options import Reproduce
-from wingbar.reproduce.plan import make_plan
+from wingbar.reproduce.plan import estimated, make_plan
 from wingbar.reproduce.results import append, read, read_values, write_values
 from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
 from wingbar.settings import named
+from wingbar.shelf import DecoderShelf
 from wingbar.types import UserError
 
 DEFAULTS = Path(__file__).parent / "defaults.json"
@@ -187,6 +190,45 @@ def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
     (out / "metrics.jsonl").write_text('{"stage": "train", "epoch": 2.0, "step": 10}\n{"stage": "tr')
     # of 2 decoder passes and 4 epochs of 14, the decoder and two epochs are done: 30 of 58
     assert cost.remaining_seconds(begun, lines, probe_epochs=2) == pytest.approx(60 * (1 - 30 / 58) + 10)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A machine that makes 28 passes a second."""
+    cost._timed.cache_clear()
+    monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
+    monkeypatch.setattr(cost, "step_units", lambda config: 14)
+    yield
+    cost._timed.cache_clear()
+
+
+def planned(asked: Reproduce, **options) -> dict[tuple[str, int], float]:
+    asked = replace(asked, tables=("noise",), **options)
+    return {(job.places[0].row, job.cell.seed): job.seconds for job in estimated(make_plan(asked), {}, asked)}
+
+
+def test_a_decoder_that_several_cells_begin_with_is_planned_once(asked, timed):
+    """24 images, one epoch of 2 passes: 48 passes, which only the first cell of every seed makes."""
+    made, once = planned(asked, seeds=(0, 1)), 24 * 2 / 28
+    for seed in (0, 1):
+        first, *others = (made[name, seed] for name in ("Ours - Grad-CAM", "Ours - low-var", "Ours"))
+        assert others == [pytest.approx(first - once)] * 2
+
+
+@pytest.mark.parametrize("options", [{"jobs": 2, "device": ("cpu", "cpu")}, {"minutes": 9.0}], ids=["jobs", "minutes"])
+def test_a_plan_counts_on_nothing_that_may_not_be(asked, timed, options):
+    made = planned(asked, **options)
+    assert made["Ours - Grad-CAM", 0] == made["Ours - low-var", 0] == made["Ours", 0]
+
+
+def test_what_the_plan_says_begins_with_the_same_decoder_has_one_place_on_the_shelf(asked, tmp_path):
+    asked = replace(asked, tables=("readings", "sota", "epsilon"), seeds=(0, 1))
+    shelf, places = DecoderShelf(tmp_path, "images"), defaultdict(list)
+    for job in make_plan(asked):
+        if decoder := plan._decoder_of(job.cell):
+            places[decoder].append(shelf.place(job.cell.config, build_method(job.cell.config)))
+    assert all(len(set(found)) == 1 for found in places.values())
+    assert max(map(len, places.values())) > 15 and len(places) >= 2 * 5
 
 
 def test_time_by_the_record_knows_no_pauses(asked, tmp_path):

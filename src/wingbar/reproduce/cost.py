@@ -28,11 +28,13 @@ COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps, tw
 TIMED_BATCH = 4  # enough to time a CPU by
 
 
-def remaining_seconds(cell: Cell, known: Mapping[str, Line], *, probe_epochs: int) -> float:
+def remaining_seconds(
+    cell: Cell, known: Mapping[str, Line], *, probe_epochs: int, decoder_is_made: bool = False
+) -> float:
     """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
     device = cell.config.run.device
     before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
-    left = 1 - _done_share(cell)
+    left = 1 - max(_done_share(cell), _decoder_share(cell.config) if decoder_is_made else 0.0)
     if before is not None:
         return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
     speed = _units_per_second(cell.config)
@@ -60,12 +62,16 @@ def _compilations(cell: Cell) -> int:
 
 
 def _training_units(cell: Cell) -> int:
-    """Of decoder initialisation and training."""
-    if not is_trained(cell.row):
-        return 0
-    config = cell.config
-    decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
-    return cell.splits.images * (decoder + step_units(config) * config.run.epochs)
+    return cell.splits.images * _units(cell.config) if is_trained(cell.row) else 0
+
+
+def _units(config: Config) -> int:
+    """Per image, of decoder initialisation and training."""
+    return _decoder_units(config) + step_units(config) * config.run.epochs
+
+
+def _decoder_units(config: Config) -> int:
+    return DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
 
 
 def _exam_units(cell: Cell, probe_epochs: int) -> int:
@@ -129,9 +135,10 @@ def _done_share(cell: Cell) -> float:
     lines = whole_lines(out / "metrics.jsonl")
     if not lines:
         return 0.0
-    line = lines[-1]
-    decoder = DECODER_UNITS * config.decoder.epochs if config.synth.on else 0
-    whole = decoder + step_units(config) * config.run.epochs
-    step = DECODER_UNITS if line["stage"] == "decoder" else step_units(config)
-    before = 0 if line["stage"] == "decoder" else decoder
-    return min(1.0, (before + step * float(line["epoch"])) / whole)
+    stage, epoch = lines[-1]["stage"], float(lines[-1]["epoch"])
+    done = DECODER_UNITS * epoch if stage == "decoder" else _decoder_units(config) + step_units(config) * epoch
+    return min(1.0, done / _units(config))
+
+
+def _decoder_share(config: Config) -> float:
+    return _decoder_units(config) / _units(config)

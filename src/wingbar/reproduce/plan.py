@@ -7,12 +7,13 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
+from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
 from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Line, Recorded, finished
 from wingbar.reproduce.tables import NOT_HERE, TABLES
-from wingbar.settings import changed
+from wingbar.settings import changed, key_of, named
+from wingbar.shelf import decoder_settings
 
 __all__ = ["Job", "Place", "estimated", "make_plan", "state_of"]
 
@@ -64,16 +65,36 @@ def state_of(cell: Cell, recorded: Recorded) -> State:
 
 
 def estimated(jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list[Job]:
-    """The jobs with the seconds that are left of each; sharing a device takes as much longer as there are sharers."""
-    sharers = -(-(asked.jobs or 1) // len(asked.device))
-    timed = []
+    """The jobs with the seconds that are left of each; sharing a device takes as much longer as there are sharers.
+
+    One process initialises a decoder once for all cells that begin with it. Of several each may do so by itself, and
+    with a deadline the cell that would make it may be left out.
+    """
+    processes = asked.jobs or len(asked.device)
+    sharers, once = -(-processes // len(asked.device)), processes == 1 and asked.minutes is None
+    timed, decoders = [], set[str]()
     for job in jobs:
         seconds = 0.0
         if state_of(job.cell, recorded) in ("new", "interrupted"):
             cell = job.cell._replace(config=changed(job.cell.config, {"run.device": asked.device[0]}))
-            seconds = sharers * remaining_seconds(cell, _of_variant(cell, recorded), probe_epochs=asked.probe_epochs)
+            decoder = _decoder_of(cell)
+            seconds = sharers * remaining_seconds(
+                cell,
+                _of_variant(cell, recorded),
+                probe_epochs=asked.probe_epochs,
+                decoder_is_made=once and decoder in decoders,
+            )
+            decoders.add(decoder)
         timed.append(job._replace(seconds=seconds))
     return timed
+
+
+def _decoder_of(cell: Cell) -> str:
+    """The same for cells that certainly begin with the same decoder (heads are drawn before it, so they count)."""
+    if not (is_trained(cell.row) and cell.config.synth.on):
+        return ""
+    heads = {name: value for name, value in named(cell.config).items() if name.startswith("method.")}
+    return key_of({"images": cell.splits.train, "settings": decoder_settings(cell.config) | heads})
 
 
 def _of_variant(cell: Cell, recorded: Recorded) -> dict[str, Line]:

@@ -227,7 +227,7 @@ def test_a_cell_of_another_table_is_taken_over(maker, tmp_path):
     main(command(tmp_path, tables=("noise",)))
     assert maker.made[3:] == ["Ours - Grad-CAM", "Ours - low-var"]
     rows = {line["row"] for line in numbers(tmp_path, "noise")}
-    assert rows == {"MoCo V2", "Ours - Grad-CAM", "Ours - low-var", "Ours"}
+    assert rows == {"ResNet50", "MoCo V2", "Ours - Grad-CAM", "Ours - low-var", "Ours"}
     main(command(tmp_path, tables=("nu",)))
     assert {line["row"] for line in numbers(tmp_path, "nu")} == {"0.0", "0.1", "0.5", "1.0"}
     assert maker.made[5:] == ["0.0", "0.1", "1.0"]
@@ -237,7 +237,7 @@ def test_a_base_is_found_by_its_name_in_the_table_at_hand(maker, tmp_path):
     """Without pairs, α = 1 of one table is ν = 0 of the other, and one cell."""
     main(command(tmp_path, tables=("alpha", "nu")))
     assert len(maker.made) == 6 + 4 - 2
-    assert "- 0.5 against 0.0, points:" in (tmp_path / "results" / "nu.md").read_text()
+    assert "| 0.5 − 0.0 | " in (tmp_path / "results" / "nu.md").read_text()
 
 
 def test_seeds_of_earlier_commands_count(maker, tmp_path, capsys):
@@ -251,7 +251,7 @@ def test_seeds_of_earlier_commands_count(maker, tmp_path, capsys):
 def test_recipes_can_stand_beside_the_rows(maker, tmp_path):
     main(command(tmp_path, "--also", "moco-frozen-bn", "--rows", "MoCo V2", "moco-frozen-bn"))
     assert maker.made == ["MoCo V2", "moco-frozen-bn"]
-    assert "moco-frozen-bn against MoCo V2" in (tmp_path / "results" / "main.md").read_text()
+    assert "| moco-frozen-bn − MoCo V2 | " in (tmp_path / "results" / "main.md").read_text()
 
 
 def test_a_cell_somebody_else_is_at_is_left_to_them(maker, tmp_path, monkeypatch):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import tyro
+from scipy.stats import binomtest
 from small import command
 
 from wingbar.paper import theirs
@@ -79,6 +81,36 @@ def test_every_seed_is_compared_with_the_one_initialisation(asked):
     assert moco.gain.gain.value == pytest.approx(0.75 - 0.125)
 
 
+START = {("ResNet50", 0): [False] * 3 + [True] * 5}
+
+
+def test_a_row_is_compared_with_the_initialisation_too(asked):
+    """Five of eight before training, six after: two images lost, three gained, as often as two heads of five coins."""
+    (section,) = sections(asked, SIX_OF_EIGHT | START)
+    start, moco, ours = (shown.numbers["rank-1"] for shown in section.rows)
+    assert section.start == "ResNet50" and start.over_start is None
+    assert moco.over_start == moco.gain and moco.gain.gain.value == -5 / 8  # its base is the initialisation
+    assert ours.gain.gain.value == 6 / 8 and ours.over_start.gain.value == 1 / 8
+    assert ours.over_start.p == pytest.approx(binomtest(2, 5).pvalue)
+
+
+def test_the_comparison_with_the_initialisation_is_written(asked):
+    (section,) = sections(asked, SIX_OF_EIGHT | START)
+    text = as_markdown("main", [section])
+    heads = [line.split(" | ")[0] for line in text.splitlines() if " − " in line and line.startswith("|")]
+    assert heads == 2 * ["| MoCo V2 − ResNet50", "| Ours − MoCo V2", "| Ours − ResNet50"]  # theirs, and robust and kNN
+    assert "| Ours − MoCo V2 | +75.0 (" in text and "| Ours − ResNet50 | +12.5 (" in text
+    lines = csv.DictReader(io.StringIO(as_csv("main", [section])))
+    (line,) = (line for line in lines if line["row"] == "Ours" and line["column"] == "mAP")
+    assert (line["base"], line["gain"], line["start"], line["over start"]) == ("MoCo V2", "75.00", "ResNet50", "12.50")
+    assert line["reason"] == "not made yet"  # the second seed
+
+
+def test_without_the_initialisation_nothing_is_compared_with_it(asked):
+    (section,) = sections(replace(asked, rows=("MoCo V2", "Ours")), SIX_OF_EIGHT | START)
+    assert section.start == "" and all(shown.numbers["mAP"].over_start is None for shown in section.rows)
+
+
 def test_reasons_are_told(asked):
     jobs = make_plan(asked)
     failed = next(job.cell for job in jobs if job.places[0].row == "Ours")
@@ -120,7 +152,7 @@ def test_markdown_shows_ours_theirs_and_the_difference(asked):
     assert row.split(" | ")[1] == "75.0 ±20.0 \\* (66.17, +8.8)"
     assert row.split(" | ")[4] == "75.0 ±20.0 \\* (42.06, +32.9)"
     assert "| ResNet50 | (63.06) |" in text and "| MoCo V2 | 0.0 ±20.0 (63.98, −64.0) |" in text
-    assert "Ours against MoCo V2, points: linear 100 % +75.0 (+50.0 to +100.0, p = 0.031)" in text
+    assert "| Ours − MoCo V2 | +75.0 (+50.0 to +100.0) \\* | +75.0" in text
 
 
 def test_csv_has_every_number(asked):

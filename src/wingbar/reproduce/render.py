@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from wingbar.exam.compare import Difference
 from wingbar.files import whole
 from wingbar.paper import label
 from wingbar.reproduce.summary import Number, Section, Shown
@@ -16,9 +17,10 @@ __all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "write_tables"]
 
 LEGEND = (
     "Each number: ours ± 95 % (over seeds, or over test images where there is one seed); in brackets the paper's, and "
-    "ours minus the paper's in points. \\* better, † worse than the row's base on the same test images, by more than "
-    "chance (p < 0.05). Linear is the paper's protocol, robust our own (docs/protocol.md); last epoch, nothing chosen "
-    "on test images."
+    "ours minus the paper's in points. \\* better, † worse than the row's base, or in a difference than what is "
+    "subtracted, on the same test images and by more than chance (p < 0.05; the CSV file has p). Differences are in "
+    "points, with their 95 % interval over test images. Linear is the paper's protocol, robust our own "
+    "(docs/protocol.md); last epoch, nothing chosen on test images."
 )
 
 
@@ -35,61 +37,74 @@ def write_tables(folder: Path, name: str, sections: Sequence[Section]) -> list[P
 
 
 def as_markdown(name: str, sections: Sequence[Section]) -> str:
-    """The paper's columns, then ours, then sentences about gains and failures, data set by data set."""
+    """Data set by data set: the paper's columns, then ours, each with differences; then what is missing, and why."""
     source = f" (`{label(name)}` of the paper)" if label(name) else ""
     parts = [f"# {name}: {TABLES[name].title}{source}", LEGEND]
     for section in sections:
         paper = [column for column in section.columns if column not in EXTRAS]
-        parts += [f"## {section.dataset}", _grid(section, paper), _grid(section, list(EXTRAS))]
-        parts += ["\n".join(lines)] if (lines := [f"- {line}" for line in _sentences(section)]) else []
+        parts.append(f"## {section.dataset}")
+        for columns in (paper, list(EXTRAS)):
+            parts.append(_grid("", columns, _numbers(section, columns)))
+            differences = list(_differences(section, columns))
+            parts += [_grid("difference", columns, differences)] if differences else []
+        missing = [f"- {shown.row.name}: {shown.reason}" for shown in section.rows if shown.reason]
+        parts += ["\n".join(missing)] if missing else []
     return "\n\n".join(parts) + "\n"
 
 
-def _grid(section: Section, columns: Sequence[str]) -> str:
-    lines = [["", *columns], ["---"] * (len(columns) + 1)]
-    lines += [[row.row.name, *(_cell(row.numbers[column]) for column in columns)] for row in section.rows]
+def _grid(corner: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    lines = [[corner, *columns], ["---"] * (len(columns) + 1), *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _numbers(section: Section, columns: Sequence[str]) -> list[list[str]]:
+    return [[shown.row.name, *(_cell(shown.numbers[column]) for column in columns)] for shown in section.rows]
+
+
+def _differences(section: Section, columns: Sequence[str]) -> Iterator[list[str]]:
+    """A line for each row and what it is compared with, its base and the initialisation."""
+    for shown in section.rows:
+        numbers = [shown.numbers[column] for column in columns]
+        over = {
+            shown.row.base: [number.gain for number in numbers],
+            section.start: [number.over_start for number in numbers],
+        }
+        for other, gains in over.items():
+            if any(gains):
+                yield [f"{shown.row.name} − {other}", *map(_points, gains)]
+
+
+def _points(gain: Difference | None) -> str:
+    """A difference in a few signs: −1.2 (−2.3 to −0.1) †."""
+    if gain is None:
+        return "–"
+    value, low, high = (_signed(100 * each) for each in gain.gain)
+    return f"{value} ({low} to {high}){_mark(gain)}"
 
 
 def _cell(number: Number) -> str:
     """A number in a few signs: 58.8 ±1.3 * (66.17, −7.4)."""
     paper = "" if number.theirs is None else f"({number.theirs:.2f}{_signed(number.difference, before=', ')})"
-    ours = "" if number.ours is None else f"{number.ours}{_mark(number)}"
+    ours = "" if number.ours is None else f"{number.ours}{_mark(number.gain)}"
     return " ".join(part for part in (ours, paper) if part) or "–"
 
 
-def _mark(number: Number) -> str:
-    if number.gain is None or not number.gain.differ:
+def _mark(gain: Difference | None) -> str:
+    if gain is None or not gain.differ:
         return ""
-    return " \\*" if number.gain.gain.value > 0 else " †"
+    return " \\*" if gain.gain.value > 0 else " †"
 
 
 def _signed(points: float | None, *, before: str = "") -> str:
     return "" if points is None else f"{before}{round(points, 1) + 0.0:+.1f}".replace("-", "−")  # never −0.0
 
 
-def _sentences(section: Section) -> list[str]:
-    gains = [_gains(row, section.columns) for row in section.rows]
-    reasons = [f"{row.row.name}: {row.reason}" for row in section.rows if row.reason]
-    return [sentence for sentence in gains if sentence] + reasons
-
-
-def _gains(shown: Shown, columns: Sequence[str]) -> str:
-    found = [(column, shown.numbers[column].gain) for column in columns]
-    parts = []
-    for column, gain in found:
-        if gain is not None:
-            span = f"{_signed(100 * gain.gain.low)} to {_signed(100 * gain.gain.high)}"
-            p = "" if gain.p is None else f", p = {gain.p:.2g}"
-            parts.append(f"{column} {_signed(100 * gain.gain.value)} ({span}{p})")
-    return f"{shown.row.name} against {shown.row.base}, points: {'; '.join(parts)}" if parts else ""
-
-
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 HEAD = (
     *("table", "dataset", "row", "column", "ours", "low", "high", "seeds", "theirs", "difference"),
-    *("base", "gain", "gain low", "gain high", "p", "reason"),
+    *("base", "gain", "gain low", "gain high", "p"),
+    *("start", "over start", "over start low", "over start high", "over start p", "reason"),
 )
 
 
@@ -101,16 +116,23 @@ def as_csv(name: str, sections: Sequence[Section]) -> str:
     for section in sections:
         for row in section.rows:
             for column in section.columns:
-                writer.writerow([name, section.dataset, row.row.name, column, *_fields(row, row.numbers[column])])
+                writer.writerow([name, section.dataset, row.row.name, column, *_fields(row, column, section)])
     return text.getvalue()
 
 
-def _fields(shown: Shown, number: Number) -> list[str]:
+def _fields(shown: Shown, column: str, section: Section) -> list[str]:
+    number = shown.numbers[column]
     ours = [None] * 3 if number.ours is None else [100 * value for value in number.ours]
-    gain = [None] * 3 if number.gain is None else [100 * value for value in number.gain.gain]
-    p = "" if number.gain is None or number.gain.p is None else f"{number.gain.p:.3g}"
-    numbers = [_fixed(value) for value in (*ours, number.theirs, number.difference, *gain)]
-    return [*numbers[:3], str(number.seeds), *numbers[3:5], shown.row.base, *numbers[5:], p, shown.reason]
+    numbers = [*map(_fixed, ours), str(number.seeds), _fixed(number.theirs), _fixed(number.difference)]
+    gains = [*_gain_fields(shown.row.base, number.gain), *_gain_fields(section.start, number.over_start)]
+    return [*numbers, *gains, shown.reason]
+
+
+def _gain_fields(over: str, gain: Difference | None) -> list[str]:
+    """Over which row, by how much, from, to, p."""
+    if gain is None:
+        return [over, *[""] * 4]
+    return [over, *(_fixed(100 * value) for value in gain.gain), "" if gain.p is None else f"{gain.p:.3g}"]
 
 
 def _fixed(value: float | None) -> str:

@@ -16,7 +16,7 @@ from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.plan import Job
 from wingbar.reproduce.results import FAILED, Recorded, finished, read_values
-from wingbar.reproduce.tables import EXTRAS, NOT_HERE, TABLES, Row, measures, reported
+from wingbar.reproduce.tables import EXTRAS, FROZEN, NOT_HERE, TABLES, Row, measures, reported
 
 __all__ = ["Number", "Section", "Shown", "summarise"]
 
@@ -28,6 +28,7 @@ class Number(NamedTuple):
     seeds: int
     theirs: float | None  # percent
     gain: Difference | None  # over the row's base, on the same test images
+    over_start: Difference | None = None  # over the initialisation, likewise
 
     @property
     def difference(self) -> float | None:
@@ -49,6 +50,7 @@ class Section(NamedTuple):
     dataset: str
     columns: tuple[str, ...]  # the paper's, then ours
     rows: tuple[Shown, ...]
+    start: str = ""  # the row of the initialisation, if there is one
 
 
 class _Found(NamedTuple):
@@ -57,6 +59,7 @@ class _Found(NamedTuple):
     table: str
     dataset: str
     rows: Mapping[str, Row]
+    start: str  # the row of the initialisation: whoever trains asks what training was good for
     jobs: Mapping[str, Sequence[Job]]  # by row
     recorded: Recorded
     folder: Path
@@ -65,12 +68,13 @@ class _Found(NamedTuple):
 def summarise(table: str, jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list[Section]:
     """A section per data set. Seeds of earlier commands count, where everything else was the same."""
     rows = {row.name: row for row in chosen_rows(table, asked)}
+    start = next((row.name for row in rows.values() if row.recipe == FROZEN), "")
     columns = (*TABLES[table].columns, *EXTRAS)
     sections = []
     for dataset in (name for name in roots(asked) if name in (*TABLES[table].datasets, "lookalike")):
         of_row = {name: _jobs_of(table, name, dataset, jobs) for name in rows}
-        found = _Found(table, dataset, rows, of_row, recorded, asked.results)
-        sections.append(Section(dataset, columns, tuple(_shown(row, columns, found) for row in rows.values())))
+        found = _Found(table, dataset, rows, start, of_row, recorded, asked.results)
+        sections.append(Section(dataset, columns, tuple(_shown(row, columns, found) for row in rows.values()), start))
     return sections
 
 
@@ -106,7 +110,9 @@ def _number(row: Row, column: str, found: _Found) -> Number:
     lines = [found.recorded[key][metric] for key in keys.values()]
     first = Interval(lines[0]["value"], lines[0]["low"], lines[0]["high"])
     ours = over_repeats([line["value"] for line in lines]) if len(lines) > 1 else first
-    return Number(ours, len(keys), theirs, _gain(row, column, keys, found))
+    gain = _gain(row, row.base, column, found)
+    over_start = gain if row.base == found.start else _gain(row, found.start, column, found)
+    return Number(ours, len(keys), theirs, gain, over_start)
 
 
 def _keys(row: Row, column: str, found: _Found) -> dict[int, str]:
@@ -117,13 +123,12 @@ def _keys(row: Row, column: str, found: _Found) -> dict[int, str]:
     return {line["seed"]: line["key"] for line in sorted(lines, key=itemgetter("seed")) if line["variant"] in variants}
 
 
-def _gain(row: Row, column: str, keys: Mapping[int, str], found: _Found) -> Difference | None:
-    """Over the base on the same test images and seeds; an encoder that is not trained is the same for all seeds."""
-    if row.base not in found.rows:
+def _gain(row: Row, base: str, column: str, found: _Found) -> Difference | None:
+    """Over another row on the same test images and seeds; an encoder that is not trained is the same for all seeds."""
+    if base not in found.rows or base == row.name:
         return None
-    base = found.rows[row.base]
-    others = _keys(base, column, found)
-    if others and not is_trained(base):
+    keys, others = _keys(row, column, found), _keys(found.rows[base], column, found)
+    if others and not is_trained(found.rows[base]):
         others = dict.fromkeys(keys, next(iter(others.values())))
     seeds = [seed for seed in keys if seed in others]
     own, its = (_values([of[seed] for seed in seeds], measures(row)[column], found) for of in (keys, others))

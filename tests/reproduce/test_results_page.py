@@ -1,0 +1,59 @@
+"""docs/results.md: its first table says what is on record in `results/`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from wingbar.reproduce.results import read_all
+from wingbar.reproduce.tables import TABLES, measures
+
+ROOT = Path(__file__).parents[2]
+METRICS = measures(TABLES["main"].rows[0])
+OF_THE_PAGE = [row for name in ("sota", "readings", "tuned") for row in TABLES[name].rows if not row.settings]
+ROWS = {row.recipe: row.name for row in OF_THE_PAGE}
+
+
+def shown() -> list[tuple[str, str, str]]:
+    """Recipe, column and cell of the page's first table, where there is a number."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    head, _, *lines = [line.strip("| ").split(" | ") for line in re.search(r"(\|.*\n)+", page)[0].splitlines()]
+    columns = [place for place, name in enumerate(head) if name in METRICS]
+    found = [(re.search(r"`(.*)`", line[0])[1], line) for line in lines]
+    return [
+        (recipe, head[place], line[place]) for recipe, line in found for place in columns if "missing" not in line[1]
+    ]
+
+
+def table_lines() -> list[dict[str, str]]:
+    lines = []
+    for table in ("main", "sota", "readings", "tuned"):
+        with (ROOT / "results" / f"{table}.csv").open(encoding="utf-8") as file:
+            lines += [line for line in csv.DictReader(file) if line["ours"]]
+    return lines
+
+
+def recorded(row: str, column: str) -> float:
+    """In a table; or on record only, where the paper's table does not have the column."""
+    in_tables = {(line["row"], line["column"]): float(line["ours"]) for line in table_lines()}
+    everything = [line for metrics in read_all(ROOT / "results").values() for line in metrics.values()]
+    values = {(line["row"], line["metric"]): 100 * line["value"] for line in everything}
+    return in_tables.get((row, column)) or values[row, METRICS[column]]
+
+
+def test_every_number_is_on_record():
+    cells = shown()
+    assert len(cells) == 8 * 6
+    for recipe, column, cell in cells:
+        said = re.match(r"\W*([\d.]+)", cell)[1]
+        assert float(said) == pytest.approx(recorded(ROWS[recipe], column), abs=0.0501), (recipe, column)
+
+
+def test_bold_is_what_is_above_the_initialisation_by_more_than_chance():
+    bold = {(ROWS[recipe], column) for recipe, column, cell in shown() if cell.startswith("**")}
+    compared = [line for line in table_lines() if line["over start low"]]
+    above = {(line["row"], line["column"]) for line in compared if float(line["over start low"]) > 0.05}
+    assert bold == {(row, column) for row, column in above if column in {name for _, name, _ in shown()}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +50,11 @@ class Section(NamedTuple):
     dataset: str
     columns: tuple[str, ...]  # the paper's, then ours
     rows: tuple[Shown, ...]
-    start: str = ""  # the row of the initialisation, if there is one
+
+    @property
+    def start(self) -> str:
+        """The row of the initialisation, if there is one."""
+        return _start(shown.row for shown in self.rows)
 
 
 class _Found(NamedTuple):
@@ -59,7 +63,6 @@ class _Found(NamedTuple):
     table: str
     dataset: str
     rows: Mapping[str, Row]
-    start: str  # the row of the initialisation: whoever trains asks what training was good for
     jobs: Mapping[str, Sequence[Job]]  # by row
     recorded: Recorded
     folder: Path
@@ -68,14 +71,18 @@ class _Found(NamedTuple):
 def summarise(table: str, jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list[Section]:
     """A section per data set. Seeds of earlier commands count, where everything else was the same."""
     rows = {row.name: row for row in chosen_rows(table, asked)}
-    start = next((row.name for row in rows.values() if row.recipe == FROZEN), "")
     columns = (*TABLES[table].columns, *EXTRAS)
     sections = []
     for dataset in (name for name in roots(asked) if name in (*TABLES[table].datasets, "lookalike")):
         of_row = {name: _jobs_of(table, name, dataset, jobs) for name in rows}
-        found = _Found(table, dataset, rows, start, of_row, recorded, asked.results)
-        sections.append(Section(dataset, columns, tuple(_shown(row, columns, found) for row in rows.values()), start))
+        found = _Found(table, dataset, rows, of_row, recorded, asked.results)
+        sections.append(Section(dataset, columns, tuple(_shown(row, columns, found) for row in rows.values())))
     return sections
+
+
+def _start(rows: Iterable[Row]) -> str:
+    """The row of the initialisation: whoever trains asks what training was good for."""
+    return next((row.name for row in rows if row.recipe == FROZEN), "")
 
 
 def _jobs_of(table: str, row: str, dataset: str, jobs: Sequence[Job]) -> list[Job]:
@@ -110,8 +117,8 @@ def _number(row: Row, column: str, found: _Found) -> Number:
     lines = [found.recorded[key][metric] for key in keys.values()]
     first = Interval(lines[0]["value"], lines[0]["low"], lines[0]["high"])
     ours = over_repeats([line["value"] for line in lines]) if len(lines) > 1 else first
-    gain = _gain(row, row.base, column, found)
-    over_start = gain if row.base == found.start else _gain(row, found.start, column, found)
+    gain, start = _gain(row, row.base, column, found), _start(found.rows.values())
+    over_start = gain if row.base == start else _gain(row, start, column, found)
     return Number(ours, len(keys), theirs, gain, over_start)
 
 

@@ -37,7 +37,7 @@ from wingbar.losses import unit_length
 from wingbar.machine import choose_device
 from wingbar.methods.synth import student_view
 from wingbar.perturb import by_rank, minmax
-from wingbar.runs import load_method
+from wingbar.saved import load_method
 from wingbar.settings import changed, from_json
 from wingbar.stages import build_views, plain_images
 from wingbar.types import Probe, UserError

@@ -27,10 +27,11 @@ from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.exam.splits import split_digest
+from wingbar.files import read_lines
 from wingbar.images import find_source
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.numerics import NUMERICS
-from wingbar.reproduce.results import append, whole_lines
+from wingbar.reproduce.results import append
 from wingbar.runs import run
 from wingbar.settings import changed, named, parsed
 from wingbar.shelf import DecoderShelf
@@ -104,7 +105,7 @@ def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, An
 
 def _recorded(record: Path, settings: dict[str, Any]) -> Any:
     """What the record has of some settings, whatever they are called there; None if nothing."""
-    return next((line for line in whole_lines(record) if line["settings"] == settings), None)
+    return next((line for line in read_lines(record) if line["settings"] == settings), None)
 
 
 def _note(record: Path, line: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from wingbar.files import check_place, whole
+from wingbar.files import atomic, check_place
 from wingbar.types import UserError
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
     path = tmp_path / "new" / "page.html"
-    with whole(path) as file:
+    with atomic(path) as file:
         file.write_text("half")
         assert not path.exists()
         file.write_text("all of it")
@@ -20,7 +20,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("old")
-    with pytest.raises(RuntimeError), whole(path) as file:
+    with pytest.raises(RuntimeError), atomic(path) as file:
         file.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

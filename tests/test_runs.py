@@ -135,7 +135,7 @@ def test_an_existing_run_is_not_touched(result, photos):
 
 
 def test_resuming_with_other_settings_is_refused(result, photos):
-    with pytest.raises(UserError, match=r"synth\.nu differs"):
+    with pytest.raises(UserError, match=r"synth\.nu is 0\.1, .* it was 0\.5"):
         wingbar.fit(photos, out=result.out, settings={**SMALL, "synth.nu": 0.1, "run.resume": True})
 
 

@@ -1,6 +1,7 @@
 """The command `wingbar`. A mistake of the user is one sentence on stderr and exit code 2.
 
-Exit code 1 is a loss that became no number, 3 a collapse that stopped a run which was to stop on one.
+Exit code 1 is a loss that became NaN, 3 a collapse that stopped a run which was to stop on one, 130 and 143 are Ctrl-C
+and SIGTERM: what was asked for is not done, and `train && evaluate` must not carry on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import tyro
 from rich.console import Console
@@ -27,6 +29,7 @@ from wingbar.doctor.command import data
 from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
 from wingbar.machine import keep_memory
+from wingbar.process import refuse_several
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
@@ -45,8 +48,8 @@ def _try(arguments: Sequence[str]) -> None:
     story = tyro.cli(Try, prog="wingbar try", args=arguments)
     try:
         tell_story(story)
-    except Interrupted:
-        print(f"Stopped, everything is saved. The same command goes on: wingbar try --out {story.out}")
+    except Interrupted as stop:
+        _stopped(stop, f"The same command goes on: wingbar try --out {story.out}")
 
 
 def _recipes(arguments: Sequence[str]) -> None:
@@ -71,8 +74,8 @@ def _train(arguments: Sequence[str]) -> None:
     config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
     try:
         _farewell(run(config, recipe=recipe))
-    except Interrupted:
-        _how_to_resume(config.run.out)
+    except Interrupted as stop:
+        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,8 @@ def _resume(arguments: Sequence[str]) -> None:
     out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
     try:
         _farewell(resume(out))
-    except Interrupted:
-        _how_to_resume(str(out))
+    except Interrupted as stop:
+        _stopped(stop, f"Go on with: wingbar resume {out}")
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,9 @@ def _farewell(result: Result) -> None:
     )
 
 
-def _how_to_resume(out: str) -> None:
-    print(f"Stopped, everything is saved. Go on with: wingbar resume {out}")
+def _stopped(stop: Interrupted, how_to_go_on: str) -> None:
+    print(f"Stopped, everything is saved. {how_to_go_on}")
+    sys.exit(128 + stop.signal)
 
 
 def _help() -> str:
@@ -172,23 +176,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_help())
         return
     keep_memory()
+    signal.signal(signal.SIGTERM, _terminated)
     try:
+        refuse_several()
         if command not in COMMANDS:
             raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")
         COMMANDS[command](rest)
     except BrokenPipeError:  # somebody piped us into `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UserError as error:
-        print(f"wingbar: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(error, code=2)
     except OSError as error:
         print(f"wingbar: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
         sys.exit(2)
     except NonFiniteLoss as error:
-        print(f"wingbar: {error}. {' '.join(error.__notes__)}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error, code=1)
     except Collapsed as error:
-        print(f"wingbar: {' '.join([str(error), *error.__notes__])}", file=sys.stderr)
-        sys.exit(3)
+        _fail(error, code=3)
     except KeyboardInterrupt:
+        print("wingbar: stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def _fail(error: Exception, *, code: int) -> NoReturn:
+    """Say what happened, and what can be done about it, on one line."""
+    sentences = (str(part).rstrip(".") for part in (error, *getattr(error, "__notes__", ())))
+    print(f"wingbar: {'. '.join(sentences)}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends us as an exception does, so that locks and half-written files go."""
+    sys.exit(128 + number)

@@ -1,15 +1,30 @@
-"""Files that appear whole or not at all, and places where they can."""
+"""Files that are written atomically, records that grow by whole lines, and places where either can be."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from wingbar.types import UserError
 
-__all__ = ["check_place", "whole"]
+__all__ = ["Line", "NotWritten", "append", "atomic", "check_place", "read_lines", "remove_partial", "write_text"]
+
+Line = dict[str, Any]  # of a record
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NotWritten(UserError):
+    """A file could not be written: which, why, and what is there now. Whoever knows how to go on adds a note."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        there = "its last version is still whole" if path.exists() else "nothing of it was left behind"
+        remedy = "make room" if error.errno in FULL else "mend that"
+        super().__init__(f"{path} could not be written: {error.strerror or error}; {there}; {remedy}")
 
 
 def check_place(folder: Path, *, remedy: str) -> None:
@@ -22,13 +37,80 @@ def check_place(folder: Path, *, remedy: str) -> None:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write for now: the file takes its place at the end of the block, and vanishes if the block fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield partial
-        partial.chmod(0o644)  # safetensors writes for its owner only
-        partial.replace(path)
-    finally:
+def atomic(path: Path) -> Iterator[Path]:
+    """Where to write for now: complete on the disk, the file takes its place at the end of the block, or never.
+
+    NotWritten if the disk refuses; the file that was there before stays.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with _naming(path, partial):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            partial.chmod(0o644)  # safetensors writes for its owner only
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, atomically; names of files in it may be in any encoding."""
+    with atomic(path) as file:
+        file.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what processes left that were killed while they wrote this file; for whoever alone may write it."""
+    for partial in path.parent.glob(f".{path.name}.*.partial"):
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path, *others: Path) -> Iterator[None]:
+    """An error of the disk inside becomes NotWritten; errors about other files than these remain what they are."""
+    try:
+        yield
+    except Exception as error:
+        origin = _of_the_system(error)
+        own = {None, *map(str, (path, *path.parents, *others))}
+        if origin is None or origin.filename not in own:
+            raise
+        raise NotWritten(path, origin) from error
+
+
+def _of_the_system(error: BaseException | None) -> OSError | None:
+    """The system's error behind one: torch.save raises another while it closes what it could not write."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+# --- records: JSON lines, only ever appended -------------------------------------------------------------------------
+
+
+def append(path: Path, lines: Iterable[Mapping[str, Any]], *, durable: bool = False) -> None:
+    """Add whole lines to a record; a half line that somebody died over, or the disk was full for, is closed first.
+
+    Durable ones are on the disk when this returns, not only on their way there.
+    """
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            half = file.read() not in (b"", b"\n")
+            file.write(("\n" * half + text).encode())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a record, none if there is no file; half ones are passed over."""
+    lines = []
+    for text in path.read_bytes().splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import platform
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,27 @@ import torch
 from wingbar.config import Config
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
+from wingbar.data.locks import Holder, alone
 from wingbar.data.store import Store
-from wingbar.files import check_place
-from wingbar.settings import changed, from_json, to_json
+from wingbar.files import check_place, remove_partial, write_text
+from wingbar.settings import changed, from_json, named, to_json
 from wingbar.types import UserError
 
-__all__ = ["check_folder", "check_unreadable", "environment", "installed", "is_run", "make_folder", "surroundings"]
+__all__ = [
+    "check_continuation",
+    "check_folder",
+    "check_unreadable",
+    "environment",
+    "held",
+    "installed",
+    "is_new",
+    "is_run",
+    "make_folder",
+    "surroundings",
+]
 
-UNREADABLE = "unreadable.txt"
+UNREADABLE, LOCK = "unreadable.txt", ".lock"
+OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", UNREADABLE)
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
@@ -32,6 +46,7 @@ FREE = {
     *("run.save_minutes", "run.tensorboard", "run.overwrite", "run.resume", "run.doctor"),
     *("run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
 }
+UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change
 
 
 def check_folder(config: Config) -> None:
@@ -44,7 +59,7 @@ def check_folder(config: Config) -> None:
         raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
     if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
         raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
-    if not out.exists() or {path.name for path in out.iterdir()} <= {UNREADABLE}:
+    if is_new(out):
         return
     if not config.run.overwrite and not config.run.resume:
         raise UserError(
@@ -54,6 +69,35 @@ def check_folder(config: Config) -> None:
         raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
     if config.run.resume:
         _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Inside, this process alone writes to the run's folder. It is made for that; if it stays empty, it goes again."""
+
+    def busy(holder: Holder) -> None:
+        raise UserError(f"{out} is in use by {holder}; wait until it is done, or stop it first")
+
+    def unsure(holder: Holder) -> None:
+        raise UserError(
+            f"{out} was taken by {holder}, and whether that still runs cannot be known on this host; "
+            f"if it does not, remove {out / LOCK} and try again"
+        )
+
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with alone(out / LOCK, busy=busy, unsure=unsure):
+            yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def is_new(out: Path) -> bool:
+    """Whether no run has begun here: what is there, an attempt that was refused or killed has left."""
+    return not out.exists() or {path.name for path in out.iterdir()} <= {UNREADABLE, LOCK}
 
 
 def is_run(out: Path) -> bool:
@@ -66,15 +110,34 @@ def is_run(out: Path) -> bool:
 
 def _check_same(config: Config, before: Config) -> None:
     """Resuming with other settings would be neither the old run nor a new one."""
-    for part in dataclasses.fields(config):
-        new, old = getattr(config, part.name), getattr(before, part.name)
-        for setting in dataclasses.fields(new):
-            name = f"{part.name}.{setting.name}"
-            differ = getattr(new, setting.name) != getattr(old, setting.name)
-            if differ and name not in FREE:
-                raise UserError(
-                    f"{name} differs from the run in {config.run.out}; use wingbar resume, or another run.out"
-                )
+    for name, (new, old) in _differences(named(config), named(before)).items():
+        if name not in FREE:
+            raise UserError(
+                f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another run.out"
+            )
+
+
+def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What both have, with other values."""
+    return {name: (value, old[name]) for name, value in new.items() if name in old and old[name] != value}
+
+
+def check_continuation(config: Config, saved: str) -> list[str]:
+    """Refuse to go on from a checkpoint of other settings, `saved` as JSON; else, what differs and may, in words.
+
+    Somebody may have edited config.json. A checkpoint of an earlier version does not know its settings.
+    """
+    out = Path(config.run.out)
+    settings = _differences(named(config), named(from_json(saved))) if saved else {}
+    for name, (new, old) in settings.items():
+        if name not in FREE:
+            raise UserError(
+                f"{name} is {new} in {out / 'config.json'}, but this run was trained with {old}; "
+                "put that back to go on, or train anew in another folder"
+            )
+    software = _differences(surroundings(), json.loads((out / "environment.json").read_text(encoding="utf-8")))
+    changes = {name: values for name, values in (settings | software).items() if name not in UNIMPORTANT}
+    return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
 
 def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path:
@@ -82,13 +145,14 @@ def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path
     out = Path(config.run.out)
     if config.run.overwrite and out.exists():
         _empty(out)
-    out.mkdir(parents=True, exist_ok=True)
+    for name in OWN:
+        remove_partial(out / name)
     if (out / "config.json").exists():
         _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")))
     else:
         kept = changed(config, {"run.overwrite": False, "run.resume": False})
-        _write(out / "environment.json", json.dumps(made_with, indent=2))
-        _write(out / "config.json", to_json(kept))
+        write_text(out / "environment.json", json.dumps(made_with, indent=2) + "\n")
+        write_text(out / "config.json", to_json(kept) + "\n")
     if store.broken:
         _list_unreadable(out, store)
     else:
@@ -102,7 +166,6 @@ def check_unreadable(config: Config, store: Store) -> None:
     share = bad / (bad + len(store.images))
     if not bad or (share <= config.data.most_broken and not config.data.strict):
         return
-    out.mkdir(parents=True, exist_ok=True)
     _list_unreadable(out, store)
     enough = math.ceil(share * 100) / 100
     way_out = "drop --data.strict" if config.data.strict else f"say --data.most-broken {enough:g}"
@@ -113,20 +176,16 @@ def check_unreadable(config: Config, store: Store) -> None:
 
 
 def _list_unreadable(out: Path, store: Store) -> None:
-    _write(out / UNREADABLE, "\n".join(f"{bad.path}\t{bad.reason}" for bad in store.broken))
+    write_text(out / UNREADABLE, "".join(f"{bad.path}\t{bad.reason}\n" for bad in store.broken))
 
 
 def _empty(folder: Path) -> None:
-    """Delete what is in a folder, not the folder: it may be a link."""
+    """Delete what is in a folder, but for our lock; not the folder: it may be a link."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        else:
+        elif path.name != LOCK:
             path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
 
 
 def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
@@ -19,22 +17,30 @@ from wingbar.data.store import Store
 from wingbar.encoder import Encoder
 from wingbar.images import count, find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
+from wingbar.process import refuse_several
 from wingbar.recipes import recipe_named
-from wingbar.runfolder import check_folder, check_unreadable, environment, is_run, make_folder
+from wingbar.runfolder import (
+    check_folder,
+    check_unreadable,
+    environment,
+    held,
+    is_run,
+    make_folder,
+)
+from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
 from wingbar.settings import changed, check_limits, from_json
-from wingbar.shelf import DecoderShelf, put, take
+from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
-from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Keeper, Position
+from wingbar.train.checkpoint import Keeper
 from wingbar.train.loop import After, train
 from wingbar.train.progress import Bar
-from wingbar.train.record import NonFiniteLoss, Recorder, trim_record
+from wingbar.train.record import Recorder
 from wingbar.types import Output, UserError
 from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
-__all__ = ["Result", "fit", "load_method", "resume", "run"]
+__all__ = ["Result", "fit", "resume", "run"]
 
 
 class Result(NamedTuple):
@@ -77,9 +83,17 @@ def run(
 
     With a `shelf`, a decoder that another run has initialised alike is taken from there, and a new one left there.
     """
+    refuse_several()
     check_limits(config)
     config = _absolute(config)
     check_folder(config)
+    out = Path(config.run.out)
+    with held(out), nothing_lost(out):
+        return _run(config, recipe=recipe, quiet=quiet, store=store, shelf=shelf)
+
+
+def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None) -> Result:
+    """The run in its folder, which nobody else writes to."""
     device = choose_device(config.run.device)
     source = store or find_source(config)
     check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
@@ -109,33 +123,6 @@ def _absolute(config: Config) -> Config:
     return changed(config, full)
 
 
-def _restore(stages: Sequence[Stage], method: Any, out: Path, place: Path | None) -> Position:
-    """Where to start: behind the last checkpoint with its state restored, behind the shelf's decoder, or at first."""
-    path, record = out / "checkpoint.pt", out / "metrics.jsonl"
-    if not path.exists():
-        trim_record(record, stages[0].name, -1)
-        taken = place is not None and take(place, method.decoder, record)
-        return Position("train" if taken else stages[0].name, 0)
-    position, state = checkpoint.read(path)
-    stage = next(stage for stage in stages if stage.name == position.stage)
-    checkpoint.restore(state, method, stage.optimizers)
-    trim_record(record, position.stage, position.step)
-    return position
-
-
-def load_method(out: Path) -> Any:
-    """The method of a run as its checkpoint holds it, with decoder, heads and banks, in evaluation mode on the CPU."""
-    path = out / "checkpoint.pt"
-    if not path.exists():
-        raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
-    config = from_json((out / "config.json").read_text(encoding="utf-8"))
-    own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
-    with torch.random.fork_rng(devices=[]):
-        method = build_method(own)
-    method.load_state_dict(checkpoint.read(path)[1]["method"])
-    return method.eval()
-
-
 # --- stages ----------------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +138,7 @@ def _run_stages(
     quiet: bool,
 ) -> None:
     """What is left of the run; a decoder that is initialised here is left at its place on the shelf."""
-    position = _restore(stages, method, out, place)
+    position = restore(config, stages, method, place=place, say=_notes(quiet=quiet))
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     with _signals() as asked_to_stop, drawing as sketches:
         for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
@@ -182,13 +169,13 @@ def _run_stage(
     start: int,
     alarm: CollapseAlarm,
     sketch: After,
-    asked_to_stop: Callable[[], bool],
+    asked_to_stop: Callable[[], int],
     quiet: bool,
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
-        recorder, keeper = _recorder(config, stage, out), _keeper(config, stage, method, out, asked_to_stop)
+        recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
         recorder.listeners += [
             bar.tell,
             lambda line: keeper.remember(line["step"]),
@@ -200,7 +187,7 @@ def _run_stage(
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
-        with _last_good_state(keeper):
+        with last_good_state(keeper):
             train(
                 stage.method,
                 stage.batches,
@@ -212,20 +199,6 @@ def _run_stage(
                 after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
             )
             keeper.save(stage.steps)
-
-
-@contextmanager
-def _last_good_state(keeper: Keeper) -> Iterator[None]:
-    """A loss that is no number leaves with the state before it saved, and says where."""
-    try:
-        yield
-    except NonFiniteLoss as error:
-        good = keeper.save_last_good()
-        error.add_note(
-            f"The last good state, after step {good}, is in {keeper.path}; a new run may start from it with "
-            f"--encoder.weights {keeper.path}."
-        )
-        raise
 
 
 def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
@@ -257,15 +230,8 @@ def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:
     return after
 
 
-def _keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_stop: Callable[[], bool]) -> Keeper:
-    def capture(done: int) -> dict[str, Any]:
-        return checkpoint.capture(method, stage.optimizers, Position(stage.name, done))
-
-    return Keeper(out / "checkpoint.pt", capture, minutes=config.run.save_minutes, asked_to_stop=asked_to_stop)
-
-
 @contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
+def _signals() -> Iterator[Callable[[], int]]:
     """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
     received: list[int] = []
 
@@ -278,7 +244,7 @@ def _signals() -> Iterator[Callable[[], bool]]:
     with suppress(ValueError):  # outside the main thread nobody can send us signals
         before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

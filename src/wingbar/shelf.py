@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from wingbar.config import Config
-from wingbar.files import whole
+from wingbar.files import append, read_lines
 from wingbar.machine import gpu_name
 from wingbar.runfolder import FREE
 from wingbar.settings import key_of, named
-from wingbar.train.record import read_lines
+from wingbar.tensors import save_tensors
 from wingbar.weights import tensors_hash
 
 __all__ = ["DecoderShelf", "decoder_settings", "put", "take"]
@@ -60,10 +59,8 @@ def _matters(name: str) -> bool:
 
 def put(place: Path, decoder: nn.Module, record: Path) -> None:
     """Keep a decoder that has just been initialised, with the lines a run's record has of that."""
-    state = {key: value.detach().cpu().contiguous() for key, value in decoder.state_dict().items()}
-    lines = "".join(json.dumps(line) + "\n" for line in read_lines(record) if line["stage"] == "decoder")
-    with whole(place) as partial:
-        save_file(state, partial, metadata={"record": lines})
+    lines = [line for line in read_lines(record) if line["stage"] == "decoder"]
+    save_tensors(place, decoder.state_dict(), metadata={"record": json.dumps(lines)})
 
 
 def take(place: Path, decoder: nn.Module, record: Path) -> bool:
@@ -72,7 +69,6 @@ def take(place: Path, decoder: nn.Module, record: Path) -> bool:
         return False
     with safe_open(place, framework="pt") as kept:
         decoder.load_state_dict({name: kept.get_tensor(name) for name in kept.keys()})  # noqa: SIM118 (no mapping)
-        lines = kept.metadata()["record"]
-    with record.open("a", encoding="utf-8") as file:
-        file.write(lines)
+        lines = json.loads(kept.metadata()["record"])
+    append(record, lines)
     return True

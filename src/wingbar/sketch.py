@@ -22,6 +22,7 @@ from wingbar.config import Config
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
 from wingbar.evaluate.pairs import make_pairs
+from wingbar.files import read_lines
 from wingbar.machine import choose_autocast, choose_device, uncompiled
 from wingbar.settings import changed
 from wingbar.show.contents import Pairs
@@ -31,7 +32,6 @@ from wingbar.show.panels import Recorded, panels
 from wingbar.show.style import save
 from wingbar.stages import build_views, plain_images
 from wingbar.train.loop import After
-from wingbar.train.record import read_lines
 from wingbar.types import Output
 from wingbar.watch import sample
 

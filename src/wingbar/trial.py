@@ -21,14 +21,14 @@ from wingbar.data.store import Store
 from wingbar.evaluate.intervals import mcnemar
 from wingbar.evaluate.scores import Score
 from wingbar.exam.splits import split_of
-from wingbar.files import check_place
+from wingbar.files import check_place, write_text
 from wingbar.images import find_source
 from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
 from wingbar.report.command import write_report
 from wingbar.report.contents import Report
 from wingbar.report.options import AskedReport
-from wingbar.runfolder import is_run
+from wingbar.runfolder import is_new, is_run
 from wingbar.runs import run
 from wingbar.settings import changed, check_limits, from_json
 from wingbar.show.cells import Cell, draw_cells
@@ -81,7 +81,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     save(pairs, story.out / "pairs", ("png",))
     scores = {NAMES[one.name]: {metric: one.scores[metric] for metric in METRICS} for one in report.scored}
     results = _results(story, scores, time.monotonic() - began)
-    (story.out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_text(story.out / "results.json", json.dumps(results, indent=2) + "\n")
     console.print(_table(scores))
     console.print(_reading(scores))
     console.print(f"{results['seconds']:.0f} s in all. Everything to look at: {story.out / 'report.html'}")
@@ -98,7 +98,7 @@ def _check_folder(out: Path) -> None:
 
 def _is_ours(path: Path) -> bool:
     if path.name in RUNS:
-        return is_run(path) or not any(path.iterdir())
+        return is_run(path) or is_new(path)
     if path.name != "results.json":
         return path.name in LOOKED_AT
     try:

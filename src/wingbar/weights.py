@@ -14,11 +14,11 @@ from typing import Any, cast
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torchvision import models
 
 from wingbar.encoder import Encoder, Layout, build_encoder
+from wingbar.tensors import save_tensors
 from wingbar.types import MEAN, STD, UserError
 
 __all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
@@ -97,7 +97,6 @@ def save_encoder(encoder: Encoder, path: str | Path, *, size: int, recipe: str =
 
     They load with strict=True into the torchvision model whose classifier is nn.Identity(), or timm's num_classes=0.
     """
-    state = {key: value.detach().cpu().contiguous() for key, value in encoder.trunk.state_dict().items()}
     metadata = {
         "format": "pt",
         "made_by": "wingbar",
@@ -109,10 +108,7 @@ def save_encoder(encoder: Encoder, path: str | Path, *, size: int, recipe: str =
         "std": json.dumps(STD),
         "recipe": recipe,
     }
-    partial = Path(path).with_suffix(".partial")
-    save_file(state, partial, metadata=metadata)
-    partial.chmod(0o644)  # safetensors makes it private; an encoder is there to be passed on
-    partial.replace(path)
+    save_tensors(Path(path), encoder.trunk.state_dict(), metadata=metadata)
 
 
 def _layout(metadata: Mapping[str, str]) -> Layout:

@@ -18,7 +18,7 @@ from wingbar.data import datasets
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.spread import bank_measure, gather_spreads
 from wingbar.recipes import recipe_named
-from wingbar.runs import load_method
+from wingbar.saved import load_method
 from wingbar.settings import changed, from_json
 from wingbar.types import Probe
 

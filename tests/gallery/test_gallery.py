@@ -27,7 +27,7 @@ from wingbar.gallery.command import FIGURES
 from wingbar.gallery.neighbours import confusable, gather_ranking
 from wingbar.gallery.pairs import _batch, gather_pairs
 from wingbar.gallery.visit import Visit, spread_over_classes
-from wingbar.runs import load_method
+from wingbar.saved import load_method
 from wingbar.settings import changed, from_json
 from wingbar.types import MEAN, STD
 

@@ -126,7 +126,7 @@ def test_sigterm_saves_and_says_how_to_resume(undisturbed, tmp_path):
     wait_for_step(process, out, "train", 2)
     process.terminate()
     said, complained = process.communicate(timeout=60)
-    assert process.returncode == 0, complained
+    assert process.returncode == 128 + signal.SIGTERM, complained
     assert said.strip().splitlines()[-1].endswith(f"wingbar resume {out}")
     assert not (out / "encoder.safetensors").exists()
     resume(out)
@@ -135,7 +135,7 @@ def test_sigterm_saves_and_says_how_to_resume(undisturbed, tmp_path):
 
 def test_every_step_is_a_place_to_stop(undisturbed, tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
-    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: True))
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(config(tmp_path / "run"), quiet=True)
     for _ in range(sum(STEPS) - 2):

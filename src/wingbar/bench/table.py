@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 import torch
 from rich.table import Table
 
+from wingbar.files import write_text
 from wingbar.runfolder import surroundings
 
 __all__ = ["Row", "bars", "table", "write_results"]
@@ -50,7 +51,6 @@ def _shown(column: str, value: float | None) -> str:
 
 def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[Row], *, drawn: str) -> None:
     """`name`.json with everything, and `name`.svg with one column drawn as bars."""
-    folder.mkdir(parents=True, exist_ok=True)
     place = {**surroundings(), "torch": torch.__version__}  # with its build
     results = {
         "bench": name,
@@ -59,9 +59,9 @@ def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Seq
         "options": dict(options),
         "rows": [{"name": row.name, **row.values} for row in rows],
     }
-    (folder / f"{name}.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(folder / f"{name}.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
     where = place["gpu"] or f"{place['cores']} CPU cores"
-    (folder / f"{name}.svg").write_text(bars(f"{drawn}, {where}", rows, column=drawn), encoding="utf-8")
+    write_text(folder / f"{name}.svg", bars(f"{drawn}, {where}", rows, column=drawn))
 
 
 # Okabe and Ito's blue, seen by everybody; text takes the colour of the page it stands on.

@@ -145,7 +145,7 @@ def _make(entry: Path, paths: Sequence[Path], *, side: int, workers: int, report
     """Decode into a new entry, unless another process has just done so."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     lock = entry.with_suffix(".lock")
-    with alone(lock, busy=lambda: report.say("another process is decoding the same images; waiting for it")) as locked:
+    with alone(lock, busy=lambda holder: report.say(f"{holder} is decoding the same images; waiting for it")) as locked:
         if _open(entry):
             return
         _check_room(entry.parent, len(paths) * row_bytes(side))

@@ -1,63 +1,122 @@
-"""Locks between processes that end with their process, however it ends; where a system has none, nothing is locked."""
+"""Locks between processes that end with their process, however it ends; where a system has none, nothing is locked.
+
+The file of a lock says who holds it, for people, and for where the system cannot know: on another host.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["alone", "is_shared", "share"]
+__all__ = ["Holder", "alone", "is_shared", "share"]
+
+
+class Holder(NamedTuple):
+    """Who holds a lock, by what its file says."""
+
+    host: str
+    process: int
+    since: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host} since {self.since}" if self.process else "another process"
+
+
+NOBODY = Holder("", 0, "")  # has written that it is here, or not yet
+Meet = Callable[[Holder], None]
 
 
 @contextmanager
-def alone(path: Path, *, busy: Callable[[], None]) -> Iterator[bool]:
+def alone(path: Path, *, busy: Meet, unsure: Meet = lambda holder: None) -> Iterator[bool]:
     """Inside, no other process is inside with the same path. False: this system, or its folder, cannot promise that.
 
-    `busy` is called once if somebody is inside; what it raises is raised, otherwise we wait.
+    `busy` is called once if somebody is inside; what it raises is raised, otherwise we wait. `unsure` is called if
+    somebody never said that they left, and may be alive for all that can be known here; unless it raises, we go in.
     """
-    file = _take(path, busy)
+    file, locked = _take(path, busy, unsure)
     try:
-        yield file is not None
+        yield locked
     finally:
-        if file is not None:
-            path.unlink(missing_ok=True)
-            file.close()
+        path.unlink(missing_ok=True)
+        file.close()
 
 
-def _take(path: Path, busy: Callable[[], None]) -> IO[str] | None:
+def _take(path: Path, busy: Meet, unsure: Meet) -> tuple[FileIO, bool]:
     while True:
         with ExitStack() as opened:
-            file = opened.enter_context(path.open("w"))
-            if not _lock(file, busy):
-                return None
+            file = opened.enter_context(path.open("ab+", buffering=0))
+            locked = _lock(file, busy)
             if _is_at(path, file):
+                _ask_whoever_was_here(_holder(file), unsure, locked=locked)
+                _sign(file)
                 opened.pop_all()
-                return file
+                return file, locked
         # Who was inside before us has removed this file: it locks nothing any more.
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
+def _ask_whoever_was_here(holder: Holder, unsure: Meet, *, locked: bool) -> None:
+    """Call `unsure` where a name in the file is no proof that its process is gone: a lock that we got is one here."""
+    here = holder.host == socket.gethostname()
+    if holder != NOBODY and not (here and (locked or not _lives(holder.process))):
+        unsure(holder)
+
+
+def _holder(file: FileIO) -> Holder:
+    """Who wrote their name into the file."""
+    file.seek(0)
+    try:
+        return Holder(**json.loads(file.read()))
+    except (ValueError, TypeError):
+        return NOBODY
+
+
+def _sign(file: FileIO) -> None:
+    """Write our name over whoever was here before; a full disk takes the name from the lock, not its force."""
+    with suppress(OSError):
+        file.truncate(0)
+        holder = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        file.write(json.dumps(holder._asdict()).encode())
+
+
+def _lives(process: int) -> bool:
+    """Whether there is such a process on this host, or nobody can know."""
+    try:
+        if fcntl is not None:  # elsewhere os.kill kills
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _lock(file: IO[str], busy: Callable[[], None]) -> bool:
+def _lock(file: FileIO, busy: Meet) -> bool:
     """Whether the file could be locked, after waiting if need be."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        busy()
+        busy(_holder(file))
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:  # some network file systems
         return False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wingbar.data.cache import ABOUT, HASHES, PARTIAL, PIXELS, About, read_about
-from wingbar.data.locks import alone, is_shared
+from wingbar.data.locks import Holder, alone, is_shared
 from wingbar.types import UserError
 
 __all__ = ["FEATURES", "Cleared", "Kept", "clear", "entries", "features_size"]
@@ -107,7 +107,7 @@ class _Busy(Exception):
     """Somebody is writing."""
 
 
-def _refuse() -> None:
+def _refuse(holder: Holder) -> None:
     raise _Busy
 
 

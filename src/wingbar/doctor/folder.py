@@ -11,7 +11,7 @@ from PIL import Image
 from wingbar.data.census import picture
 from wingbar.data.listing import Listing
 from wingbar.doctor.report import RELATIONS, Entry, Pair, Report, to_json
-from wingbar.files import check_place
+from wingbar.files import check_place, write_text
 from wingbar.show.style import save
 from wingbar.show.twins import Match, contact_sheet
 from wingbar.types import UserError
@@ -45,11 +45,7 @@ def _is_ours(place: Path) -> bool:
 
 def write(report: Report, listings: Mapping[str, Listing], out: Path) -> None:
     """report.json, and pairs.png where there are pairs; each appears whole or not at all."""
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(to_json(report), indent=1, ensure_ascii=False) + "\n"
-    partial = out / "report.partial"
-    partial.write_text(text, encoding="utf-8", errors="surrogateescape")  # file names may be in any encoding
-    partial.replace(out / "report.json")
+    write_text(out / "report.json", json.dumps(to_json(report), indent=1, ensure_ascii=False) + "\n")
     (out / "pairs.png").unlink(missing_ok=True)
     if report.pairs:
         save(contact_sheet(_matches(report.pairs[:SHOWN], listings)), out / "pairs", ("png",))

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from wingbar.evaluate.intervals import Interval
 from wingbar.evaluate.scores import Score, per_class
 from wingbar.exam.result import Result
 from wingbar.exam.subject import Subject
-from wingbar.files import whole
+from wingbar.files import append, read_lines
 from wingbar.runfolder import installed
-from wingbar.train.record import read_lines
+from wingbar.tensors import save_tensors
 
 __all__ = ["commit", "provenance", "read_result", "write_result"]
 
@@ -69,17 +69,14 @@ def commit() -> str | None:
 
 def write_result(out: Path, subject: Subject, protocol: str, result: Result) -> None:
     """Append a line per metric to metrics.jsonl; per-image and per-class values go to a file that the lines name."""
-    out.mkdir(parents=True, exist_ok=True)
     made_by = provenance(subject, protocol)
     file = _values_file(subject, protocol)
-    with whole(out / file) as partial:
-        save_file(_values(subject, result), partial, metadata={"provenance": json.dumps(made_by)})
+    save_tensors(out / file, _values(subject, result), metadata={"provenance": json.dumps(made_by)})
     made_by |= {"values": file, "time": time.time()}
     lines = [{**made_by, **_line(metric, found)} for metric, found in result.scores.items()]
     lines += [{**made_by, "metric": name, "value": value} for name, value in result.readings.items()]
     lines += [{**made_by, "metric": f"{protocol} in words", "words": result.words}] if result.words else []
-    with (out / "metrics.jsonl").open("a", encoding="utf-8") as record:
-        record.write("".join(json.dumps(line) + "\n" for line in lines))
+    append(out / "metrics.jsonl", lines)
 
 
 def _line(metric: str, found: Score) -> dict[str, Any]:
@@ -103,7 +100,7 @@ def _values(subject: Subject, result: Result) -> dict[str, Any]:
         found[metric] = scored.values
         if len(scored.values) == len(own) and "per class" not in metric:
             found[f"{metric} by class"] = per_class(scored.values, own)
-    return {name: values.contiguous().clone() for name, values in found.items()}
+    return {name: values.clone() for name, values in found.items()}  # none shares memory with another
 
 
 # --- read back -------------------------------------------------------------------------------------------------------
@@ -113,8 +110,7 @@ def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
     """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
     made_by = provenance(subject, protocol)
     same = {name: value for name, value in made_by.items() if name not in TELLS}
-    record = out / "metrics.jsonl"
-    lines = [line for line in read_lines(record) if _holds(line, same)] if record.exists() else []
+    lines = [line for line in read_lines(out / "metrics.jsonl") if _holds(line, same)]
     latest = [line for line in lines if line["time"] == lines[-1]["time"]]
     if not latest:
         return None

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from wingbar.evaluate.intervals import Interval, over_repeats
 from wingbar.exam.compare import but
+from wingbar.files import read_lines
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
 from wingbar.paper import points
 from wingbar.show.contents import Curve, Panel
-from wingbar.train.record import read_lines
 from wingbar.types import UserError
 from wingbar.weights import load_encoder, weights_hash
 
@@ -115,8 +115,7 @@ def _way(line: Mapping[str, Any]) -> str:
 
 def _evaluated(folder: Path) -> list[dict[str, Any]]:
     """Scores in a run's folder; they may be of other encoders, too."""
-    record = folder / "evaluation" / "metrics.jsonl"
-    return [line for line in (read_lines(record) if record.exists() else []) if "low" in line]
+    return [line for line in read_lines(folder / "evaluation" / "metrics.jsonl") if "low" in line]
 
 
 def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

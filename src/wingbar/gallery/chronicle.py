@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from wingbar.config import Config
+from wingbar.files import read_lines
 from wingbar.runfolder import is_run
 from wingbar.settings import from_json
-from wingbar.train.record import read_lines
 from wingbar.types import UserError
 
 __all__ = ["Chronicle", "read_chronicles"]
@@ -45,8 +45,7 @@ def _read(folder: Path) -> Chronicle:
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
     config = from_json((folder / "config.json").read_text(encoding="utf-8"))
     made_with = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    record = folder / "metrics.jsonl"
-    lines = read_lines(record) if record.exists() else []
+    lines = read_lines(folder / "metrics.jsonl")
     if not lines:
         raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")
     return Chronicle(folder, config, made_with["recipe"], _data(config, made_with), lines)

@@ -17,7 +17,7 @@ from wingbar.exam.candidates import Candidate
 from wingbar.exam.splits import Split
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit, file_name, short_names, spread_over_classes
-from wingbar.runs import load_method
+from wingbar.saved import load_method
 from wingbar.settings import changed
 from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.pairs import draw_ladder, draw_pairs

@@ -19,7 +19,7 @@ from wingbar.gallery.neighbours import class_title
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.losses import as_is, unit_length
-from wingbar.runs import load_method
+from wingbar.saved import load_method
 from wingbar.show.contents import Spread, Spreads
 from wingbar.show.spread import draw_spread
 from wingbar.show.style import THEMES

@@ -14,7 +14,7 @@ from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.protocols import PROTOCOLS
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Setting, check_candidate
-from wingbar.files import check_place, whole
+from wingbar.files import check_place, write_text
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
 from wingbar.paper import scores
@@ -58,8 +58,7 @@ def write_report(
         check_candidate(candidate, setting)  # before images are decoded for nothing
     visit = Visit(candidates, data_of(candidates, asked.data), setting, opened=opened)
     gathered = gather_report(visit, asked, paper=paper or {}, out=out)
-    with whole(out) as file:
-        file.write_text(make_page(gathered), encoding="utf-8")
+    write_text(out, make_page(gathered))
     return Written(out, gathered)
 
 

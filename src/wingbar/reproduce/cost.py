@@ -12,9 +12,9 @@ from typing import Any
 
 from wingbar.bench.step import METHOD_UNITS, MOCO_UNITS, time_step
 from wingbar.config import Config
+from wingbar.files import Line, read_lines
 from wingbar.machine import choose_device, gpu_name, will_compile
 from wingbar.reproduce.cells import Cell, is_trained
-from wingbar.reproduce.results import Line, whole_lines
 from wingbar.reproduce.tables import FROZEN
 from wingbar.settings import changed
 
@@ -132,7 +132,7 @@ def _done_share(cell: Cell) -> float:
     out, config = Path(cell.config.run.out), cell.config
     if (out / "encoder.safetensors").exists():
         return 1.0
-    lines = whole_lines(out / "metrics.jsonl")
+    lines = read_lines(out / "metrics.jsonl")
     if not lines:
         return 0.0
     stage, epoch = lines[-1]["stage"], float(lines[-1]["epoch"])

@@ -13,10 +13,11 @@ from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data, Finetune, Paper
 from wingbar.exam.record import commit
+from wingbar.files import Line, read_lines
 from wingbar.machine import gpu_name
 from wingbar.reproduce.cells import Cell, differences, is_trained
 from wingbar.reproduce.numerics import NUMERICS
-from wingbar.reproduce.results import FAILED, Line, append, whole_lines
+from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import measures, protocols
 from wingbar.runs import run
 from wingbar.settings import changed
@@ -99,7 +100,7 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
 def recorded_seconds(out: Path, *, batch: int) -> float:
     """How long training took by its own record, which knows of no pauses: sum of every line's images over its rate."""
     total, before = 0.0, ("", 0)
-    for line in whole_lines(out / "metrics.jsonl"):
+    for line in read_lines(out / "metrics.jsonl"):
         steps = line["step"] - (before[1] if before[0] == line["stage"] else 0)
         total += steps * batch / line["images_per_s"]
         before = line["stage"], line["step"]
@@ -108,7 +109,7 @@ def recorded_seconds(out: Path, *, batch: int) -> float:
 
 def _latest(path: Path) -> list[Line]:
     """The last line of every metric: an evaluation that was interrupted and done again has several."""
-    latest = {line["metric"]: line for line in whole_lines(path)}
+    latest = {line["metric"]: line for line in read_lines(path)}
     return [{name: value for name, value in line.items() if name not in OF_THIS_MACHINE} for line in latest.values()]
 
 

@@ -7,10 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from wingbar.files import Line
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
 from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
-from wingbar.reproduce.results import FAILED, Line, Recorded, finished
+from wingbar.reproduce.results import FAILED, Recorded, finished
 from wingbar.reproduce.tables import NOT_HERE, TABLES
 from wingbar.settings import changed, key_of, named
 from wingbar.shelf import decoder_settings

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from wingbar.exam.compare import Difference
-from wingbar.files import whole
+from wingbar.files import write_text
 from wingbar.paper import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
@@ -28,8 +28,7 @@ def write_tables(folder: Path, name: str, sections: Sequence[Section]) -> list[P
     """One file per format, whole or not at all."""
     paths = {ending: folder / f"{name}.{ending}" for ending in WRITERS}
     for ending, path in paths.items():
-        with whole(path) as file:
-            file.write_text(WRITERS[ending](name, sections), encoding="utf-8")
+        write_text(path, WRITERS[ending](name, sections))
     return list(paths.values())
 
 

@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from wingbar import files
 from wingbar.data.locks import alone
-from wingbar.files import whole
+from wingbar.files import Line, read_lines
 from wingbar.reproduce.tables import Row, measures
+from wingbar.tensors import save_tensors
 
 __all__ = [
     "FAILED",
-    "Line",
     "Recorded",
     "append",
     "finished",
     "read",
     "read_all",
     "read_values",
-    "whole_lines",
     "write_values",
 ]
 
-Line = dict[str, Any]
 Recorded = Mapping[str, Mapping[str, Line]]  # key of a cell → metric → the latest line
 
 FAILED = "failed"  # the metric of a line that says why a cell has none
 
 
 def append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Add whole lines, whoever else is adding some; a half line that somebody died over is closed first."""
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    """Add lines, whoever else is adding some, and have them on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with alone(path.with_name(f".{path.name}.lock"), busy=lambda: None), path.open("ab+") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        half = file.read() not in (b"", b"\n")
-        file.write(("\n" * half + text).encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def whole_lines(path: Path) -> list[Line]:
-    """The lines of a record; half ones are passed over."""
-    lines = []
-    for text in path.read_bytes().splitlines() if path.exists() else []:
-        with suppress(ValueError):
-            lines.append(json.loads(text))
-    return lines
+    with alone(path.with_name(f".{path.name}.lock"), busy=lambda holder: None):
+        files.append(path, lines, durable=True)
 
 
 def read(path: Path) -> Recorded:
     """Every cell's latest line of each metric; lines of something else are passed over."""
     found: dict[str, dict[str, Line]] = defaultdict(dict)
-    for line in whole_lines(path):
+    for line in read_lines(path):
         if isinstance(line, dict) and {"key", "metric"} <= line.keys():
             found[line["key"]][line["metric"]] = line
     return found
@@ -83,8 +65,7 @@ def finished(lines: Mapping[str, Line], row: Row) -> bool:
 
 def write_values(folder: Path, key: str, values: Mapping[str, Tensor]) -> None:
     """Keep what every test image got, metric by metric."""
-    with whole(_values_file(folder, key)) as file:
-        save_file({metric: found.contiguous().clone() for metric, found in values.items()}, file)
+    save_tensors(_values_file(folder, key), {metric: found.clone() for metric, found in values.items()})
 
 
 def read_values(folder: Path, keys: Sequence[str], metric: str) -> list[Tensor]:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from wingbar.bench.step import memory_given_back
-from wingbar.data.locks import alone
+from wingbar.data.locks import Holder, alone
+from wingbar.files import Line, NotWritten
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, Place, state_of
-from wingbar.reproduce.results import FAILED, Line, append, read, read_all, write_values
+from wingbar.reproduce.results import FAILED, append, read, read_all, write_values
 from wingbar.reproduce.tables import TABLES, measures, reported
 from wingbar.train.checkpoint import Interrupted
 from wingbar.types import UserError
@@ -106,7 +107,7 @@ def _teller(asked: Reproduce, title: str) -> Callable[[str], None]:
 def _claimed(job: Job) -> Iterator[None]:
     """Inside, no other process makes this cell; raises Taken if one does. A claim ends with its process."""
 
-    def taken() -> None:
+    def taken(holder: Holder) -> None:
         raise Taken
 
     out = Path(job.cell.config.run.out)
@@ -125,7 +126,7 @@ def _make_one(job: Job, asked: Reproduce, device: str, *, tell: Callable[[str], 
     tell(f"{title} {'goes on' if state == 'interrupted' else 'begins'} in {cell.config.run.out}")
     try:
         made = make(cell, device=device, probe_epochs=asked.probe_epochs, quiet=asked.quiet)
-    except Interrupted:
+    except (Interrupted, NotWritten):  # not the cell's fault, and the others would fare no better
         raise
     except Exception as error:  # whatever it is, the other cells are worth making
         lines = [failure(cell, error)]

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wingbar.files import whole
+from wingbar.files import atomic
 from wingbar.types import UserError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -
     """Write stem.png, stem.svg, …; drawn in memory first, so that a file is replaced by a whole one or left alone."""
     drawn = {stem.with_name(f"{stem.name}.{kind}"): _drawn(page, kind) for kind in formats}
     for path, content in drawn.items():
-        with whole(path) as file:
+        with atomic(path) as file:
             file.write_bytes(content)
     return list(drawn)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from wingbar.files import atomic
 from wingbar.train.optim import Optimizers
 from wingbar.types import Output, UserError
 
@@ -26,11 +26,15 @@ class Position(NamedTuple):
     step: int
 
 
-def capture(method: Any, optimizers: Optimizers, position: Position) -> dict[str, Any]:
-    """A copy of the whole state, on its device: weights, teacher, decoder, optimisers, queue, bank, RNG, position."""
+def capture(method: Any, optimizers: Optimizers, position: Position, *, config: str = "") -> dict[str, Any]:
+    """A copy of the whole state, on its device: weights, teacher, decoder, optimisers, queue, bank, RNG, position.
+
+    `config` is the run's as JSON: what this state was made with, whatever the file beside it says later.
+    """
     state = {
         "version": VERSION,
         "position": position._asdict(),
+        "config": config,
         "method": method.state_dict(),
         "metadata": {"arch": method.encoder.name, "style": method.encoder.layout},
         "optimizers": optimizers.state_dict(),
@@ -55,23 +59,22 @@ def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers) ->
 
 
 def write(state: dict[str, Any], path: Path) -> None:
-    """Atomically: the file is complete on the disk before it takes its name."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    """Atomically: the last one stays until this one is complete on the disk."""
+    with atomic(path) as partial, partial.open("wb") as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def read(path: Path) -> tuple[Position, dict[str, Any]]:
     """Position and state in a checkpoint; tensors only, nothing in it is executed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(f"the checkpoint {path} cannot be read ({type(error).__name__}: {error})") from error
-    if state.get("version") != VERSION:
-        raise UserError(f"the checkpoint {path} has format {state.get('version')}, this version reads {VERSION}")
+    except Exception as error:  # torch raises anything at all, with paragraphs of advice that is not for users
+        raise UserError(
+            f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it complete, and one of wingbar's?"
+        ) from error
+    version = state.get("version") if isinstance(state, dict) else None
+    if version != VERSION:
+        raise UserError(f"the checkpoint {path} has format {version}, this version reads {VERSION}")
     return Position(**state["position"]), state
 
 
@@ -86,7 +89,11 @@ def _cloned(tree: Any) -> Any:
 
 
 class Interrupted(Exception):
-    """Not an error: the run was asked to stop, saved its state and did."""
+    """Not an error: the run was asked to stop by this signal, saved its state and did."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
 
 
 class Keeper:
@@ -98,7 +105,7 @@ class Keeper:
         capture: Callable[[int], dict[str, Any]],
         *,
         minutes: float,
-        asked_to_stop: Callable[[], bool] = lambda: False,
+        asked_to_stop: Callable[[], int] = lambda: 0,  # the signal that asked, if one did
     ) -> None:
         self.path, self.capture = path, capture
         self.before_saving: Callable[[], None] = lambda: None  # looks at the losses, so that no broken state is saved
@@ -113,7 +120,7 @@ class Keeper:
         if stop or time.monotonic() - self.saved_at >= 60 * self.minutes:
             self.save(step + 1)
         if stop:
-            raise Interrupted
+            raise Interrupted(stop)
 
     def save(self, done: int) -> None:
         """Write a checkpoint with `done` steps done."""

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wingbar.files import append, read_lines, write_text
 from wingbar.types import Output
 
-__all__ = ["NonFiniteLoss", "Recorder", "read_lines", "trim_record"]
+__all__ = ["NonFiniteLoss", "Recorder", "trim_record"]
 
 REMEDIES = {
     "base": "lower optim.lr, raise method.temperature, or use run.precision fp32",
@@ -80,27 +81,19 @@ class Recorder:
         speed = len(self.steps) * self.batch / (time.perf_counter() - self.since)
         total = sum(means[name] for name in losses)
         line = {**self.describe(self.steps[-1]), "total": total, **means, **self.noted, "images_per_s": speed}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append(self.path, [line])
         for listener in self.listeners:
             listener(line)
         self.steps, self.losses, self.facts, self.noted = [], [], [], {}
         self.since = time.perf_counter()
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a record, without one that is being written, or that a killed run has left half written."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-
-
 def trim_record(path: Path, stage: str, step: int) -> None:
     """Drop the lines a killed run wrote after its last checkpoint: they will be written again."""
-    if not path.exists():
-        return
     kept = [line for line in read_lines(path) if line["stage"] != stage or line["step"] <= step]
     if stage != "train":  # a later stage cannot have begun
         kept = [line for line in kept if line["stage"] == stage]
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def _table(rows: Sequence[Any]) -> dict[str, list[float]]:

@@ -72,13 +72,15 @@ def nothing_lost(out: Path) -> Iterator[None]:
     try:
         yield
     except NotWritten as error:
-        if (out / CHECKPOINT).exists():
-            position, _ = checkpoint.read(out / CHECKPOINT)
-            error.add_note(
-                f"The run is saved after step {position.step:,} of stage {position.stage}; "
-                f"go on with: wingbar resume {out}"
-            )
+        error.add_note(f"{_what_is_saved(out / CHECKPOINT)}; go on with: wingbar resume {out}")
         raise
+
+
+def _what_is_saved(path: Path) -> str:
+    if not path.exists():
+        return "No step was done yet"
+    position, _ = checkpoint.read(path)
+    return f"The run is saved after step {position.step:,} of stage {position.stage}"
 
 
 def load_method(out: Path) -> Any:

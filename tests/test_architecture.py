@@ -27,6 +27,7 @@ LAYERS = (
         "files",
         "tensors",
         "process",
+        "terminal",
     },
     {"criteria"},
     {"methods"},

@@ -66,6 +66,13 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    """The same, to be spoilt."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
 def photos(tmp_path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -236,6 +243,7 @@ def test_unknown_encoder(refused, tmp_path):
         (["--synth.bank", "7"], "synth.bank"),
         (["--method.queue", "7"], "method.queue"),
         (["--run.accumulate", "3"], "run.accumulate"),
+        (["--run.accumulate", "8"], "one image in each"),
         (["--data.size", "100"], "96 or 112"),
         (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
         (["--run.device", "gpu"], "cuda"),
@@ -257,6 +265,10 @@ def test_batch_larger_than_a_folder(photos, refused, tmp_path):
     [
         ("data.batch", "0"),
         ("data.batch", "-1"),
+        ("data.batch", "1"),
+        ("optim.lr", "inf"),
+        ("optim.lr", "nan"),
+        ("synth.eps-g", "inf"),
         ("data.view-count", "1"),
         ("method.splits", "0"),
         ("method.splits", "3"),
@@ -270,6 +282,12 @@ def test_batch_larger_than_a_folder(photos, refused, tmp_path):
 )
 def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
     refused(train(tmp_path / "run", f"--{setting}", value))
+
+
+def test_torchrun_is_refused_before_two_trainings_race(refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert "torchrun started 2 processes" in refused(train(tmp_path / "run"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
@@ -345,6 +363,30 @@ def test_resume_of_a_missing_folder(refused, tmp_path):
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_try_in_a_place_that_is_taken(kind, refused, photos):
     assert "--out" in refused(["try", "--out", str(photos if kind == "folder" else photos / "0.png")])
+
+
+# --- what is refused: by the disk ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "{run}"],
+        ["report", "{run}"],
+        ["show", "neighbours", "{run}"],
+        ["data", "check", "{photos}", "--out", "{run}/checked"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_room_is_one_sentence_that_names_the_file(command, copied, photos, no_room, capsys):
+    before = snapshot(copied)
+    with no_room(300), pytest.raises(SystemExit) as stop:
+        main([word.format(run=copied, photos=photos) for word in command])
+    assert stop.value.code == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence.startswith(f"wingbar: {copied}") and "could not be written: File too large" in sentence
+    assert {name: text for name, text in snapshot(copied).items() if name in before} == before
+    assert not list(copied.rglob(".*partial"))
 
 
 # --- what is refused: names ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ __all__ = ["changed", "check_limits", "from_json", "key_of", "named", "parsed", 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
 # Inclusive limits of every number; what depends on other settings is checked where both are known.
 LIMITS = {
-    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (1, FOREVER), "data.crop": (ABOVE_ZERO, 1),
+    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (ABOVE_ZERO, 1),
     "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
     "data.holdout": (0, 0.9), "data.colour": (0, 1),
     "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
@@ -121,11 +121,10 @@ def check_limits(config: Config) -> None:
     for name, (low, high) in LIMITS.items():
         part, _, key = name.partition(".")
         value = getattr(getattr(config, part), key)
-        if value is not None and not low <= value <= high:  # not a number fails, too
+        if value is not None and not (low <= value <= high and math.isfinite(value)):  # no number fails, too
             above = "above 0" if low == ABOVE_ZERO else f"at least {low}"
-            raise UserError(
-                f"{name} is {value}; it must be {above}" + (f" and at most {high}" if high < FOREVER else "")
-            )
+            most = f" and at most {high}" if high < FOREVER else " and finite" if math.isinf(value) else ""
+            raise UserError(f"{name} is {value}; it must be {above}{most}")
 
 
 def _kinds() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from wingbar.report.contents import Command, Figures, Origin, Report, Scored, Se
 from wingbar.show.contents import Attended, Curve, Flock, Ladder, Neighbourhood, Pairs, Panel, Ranking, Spread, Spreads
 
 HOSTILE = "<script>alert(1)</script>"
-NAMES = ("plain", "one-barred", HOSTILE, "two-barred, eye-ringed", '"quoted" & \\u2028 \u2028 {{data}}')
+NAMES = ("plain", "one-barred", HOSTILE, "no text \udcff \x1b[2J", '"quoted" & \\u2028 \u2028 {{data}}')
 
 
 @cache

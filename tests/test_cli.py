@@ -356,6 +356,19 @@ def test_resume_of_a_folder_with_somebody_elses_config(text, refused, photos):
     refused(["resume", str(photos)])
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"no checkpoint", pickle.dumps([1]), pickle.dumps(Path("code"))], ids=range(4)
+)
+def test_resume_from_a_file_that_is_no_checkpoint(content, copied, capsys):
+    (copied / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(SystemExit) as stop:
+        main(["resume", str(copied)])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == 2
+    assert said.startswith(f"wingbar: {copied / 'checkpoint.pt'} cannot be read as a checkpoint") and len(said) < 300
+    assert "weights_only" not in said
+
+
 def test_resume_of_a_missing_folder(refused, tmp_path):
     assert "nowhere" in refused(["resume", str(tmp_path / "nowhere")])
 

@@ -68,14 +68,14 @@ def read(path: Path) -> tuple[Position, dict[str, Any]]:
     """Position and state in a checkpoint; tensors only, nothing in it is executed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+        version, position = state["version"], Position(**state["position"])
     except Exception as error:  # torch raises anything at all, with paragraphs of advice that is not for users
         raise UserError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it complete, and one of wingbar's?"
         ) from error
-    version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:
         raise UserError(f"the checkpoint {path} has format {version}, this version reads {VERSION}")
-    return Position(**state["position"]), state
+    return position, state
 
 
 def _cloned(tree: Any) -> Any:

@@ -272,6 +272,7 @@ class Images:
         key = weights_hash(encoder)
         if key not in self.starts:
             self.starts[key] = Start(self._features(config, encoder), self.store.labels)
+            print("the initialisation:", json.dumps(self.starts[key].own), flush=True)
         return self.starts[key]
 
     def _features(self, config: Config, encoder: Encoder) -> Tensor:

@@ -17,12 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 from wingbar import changed, resume, run, runs
+from wingbar.errors import Interrupted, NonFiniteLoss, UserError
 from wingbar.files import NotWritten
 from wingbar.recipes import recipe_named
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
-from wingbar.types import UserError
 
 SMALL = {
     "data.size": 32,

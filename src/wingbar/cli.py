@@ -33,19 +33,22 @@ from wingbar.process import refuse_several
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
+from wingbar.runfolder import recipe_of
 from wingbar.runs import Result, resume, run
+from wingbar.settings import read_config
 from wingbar.train.checkpoint import Interrupted
 from wingbar.train.record import NonFiniteLoss
 from wingbar.trial import Try, tell_story
 from wingbar.types import UserError
 from wingbar.watch import Collapsed
+from wingbar.words import parse
 
 __all__ = ["main"]
 
 
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
-    story = tyro.cli(Try, prog="wingbar try", args=arguments)
+    story = parse(Try, "try", arguments)
     try:
         tell_story(story)
     except Interrupted as stop:
@@ -65,13 +68,28 @@ def _recipes(arguments: Sequence[str]) -> None:
     Console().print(table)
 
 
+@dataclass(frozen=True)
+class _Train:
+    """What a training is asked for."""
+
+    settings: Annotated[Config, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """The config.json of a run: its settings are taken in place of a recipe's, but for what is said otherwise here."""
+
+
 def _train(arguments: Sequence[str]) -> None:
-    """train an encoder: wingbar train [RECIPE] --data.root photos/ --run.out runs/a"""
+    """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
     named = bool(arguments) and not arguments[0].startswith("-")
     recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
-    config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
+    asked = parse(_Train, "train", rest, default=_Train(default), about=about)
+    if asked.config and named:
+        raise UserError(f"recipe {recipe} and {asked.config} are whole sets of settings each; say one of them")
+    if asked.config:
+        recipe, default = recipe_of(asked.config.parent), read_config(asked.config)
+        asked = parse(_Train, "train", rest, default=_Train(default))
+    config = asked.settings
     try:
         _farewell(run(config, recipe=recipe))
     except Interrupted as stop:
@@ -88,7 +106,7 @@ class _Resume:
 
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
-    out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
+    out = parse(_Resume, "resume", arguments).out
     try:
         _farewell(resume(out))
     except Interrupted as stop:

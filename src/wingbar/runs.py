@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +25,10 @@ from wingbar.runfolder import (
     held,
     is_run,
     make_folder,
+    recipe_of,
 )
 from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
-from wingbar.settings import changed, check_limits, from_json
+from wingbar.settings import changed, check_limits, read_config
 from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
@@ -66,9 +66,8 @@ def resume(out: str | Path) -> Result:
     """Go on with the run in `out`."""
     if not is_run(Path(out)) or not (Path(out) / "config.json").exists():
         raise UserError(f"{out} holds no wingbar run to resume")
-    config = from_json((Path(out) / "config.json").read_text(encoding="utf-8"))
-    recipe = json.loads((Path(out) / "environment.json").read_text(encoding="utf-8"))["recipe"]
-    return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe)
+    config = read_config(Path(out) / "config.json")
+    return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe_of(Path(out)))
 
 
 def run(

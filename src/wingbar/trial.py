@@ -8,9 +8,10 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -30,12 +31,13 @@ from wingbar.report.contents import Report
 from wingbar.report.options import AskedReport
 from wingbar.runfolder import is_new, is_run
 from wingbar.runs import run
-from wingbar.settings import changed, check_limits, from_json
+from wingbar.settings import changed, check_limits, read_config
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.style import save
 from wingbar.train.progress import Bar
 from wingbar.types import UserError
+from wingbar.words import OUT
 
 __all__ = ["Try", "tell_story"]
 
@@ -49,13 +51,13 @@ LOOKED_AT = ("lookalikes.png", "pairs.png", "report.html")
 class Try:
     """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, report."""
 
-    out: Path = Path("runs/try")
+    out: Annotated[Path, OUT] = Path("runs/try")
     """Folder for results, pictures and the two runs. A finished try in it is replaced, an interrupted one goes on."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, tyro.conf.arg(name="run.epochs")] = None
     """Epochs of training; the recipe's if not given."""
-    images: int = 1600
+    images: Annotated[int, tyro.conf.arg(name="data.images")] = 1600
     """Training images; as many others are drawn for testing."""
-    classes: int = 8
+    classes: Annotated[int, tyro.conf.arg(name="data.classes")] = 8
     """Look-alike species."""
     seed: int = 0
     """Of initialisation, order, views and noise."""
@@ -117,7 +119,7 @@ def _clear_finished(out: Path) -> None:
 def _resumed_or_anew(config: Config) -> Config:
     """Go on with an interrupted run of the same settings, replace any other."""
     path = Path(config.run.out) / "config.json"
-    same = path.exists() and from_json(path.read_text(encoding="utf-8")) == config
+    same = path.exists() and read_config(path) == config
     return changed(config, {"run.resume": same, "run.overwrite": not same})
 
 

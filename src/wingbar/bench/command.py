@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 
 from wingbar.bench.data import Data, bench_data
@@ -17,6 +16,7 @@ from wingbar.bench.table import Row, table, write_results
 from wingbar.bench.train import Train, bench_train
 from wingbar.data.listing import known
 from wingbar.types import UserError
+from wingbar.words import parse
 
 __all__ = ["BENCHES", "bench"]
 
@@ -35,7 +35,7 @@ def bench(arguments: Sequence[str]) -> None:
         sys.exit(0)
     known("benchmark", name, BENCHES)
     kind, measure = BENCHES[name]
-    chosen = tyro.cli(kind, prog=f"wingbar bench {name}", args=rest)
+    chosen = parse(kind, f"bench {name}", rest)
     if chosen.out and Path(chosen.out).exists() and not Path(chosen.out).is_dir():
         raise UserError(f"{chosen.out} is a file; give --out a folder")
     console = Console(stderr=True)

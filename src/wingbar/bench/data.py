@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from PIL import Image, ImageFilter
@@ -31,6 +31,7 @@ from wingbar.images import find_source
 from wingbar.machine import choose_device
 from wingbar.stages import build_views
 from wingbar.types import MEAN, STD
+from wingbar.words import OUT
 
 __all__ = ["Data", "bench_data", "torchvision_views"]
 
@@ -41,11 +42,11 @@ class Data:
 
     data: Settings = field(default_factory=Settings)
     """Where the images are; look-alikes are written to JPEG files first."""
-    images: int = 1024
+    files: int = 1024
     """So many of them, at most."""
-    workers: int = 0
-    """Processes of torchvision's DataLoader; all cores if 0."""
-    out: str = ""
+    processes: int = 0
+    """Of torchvision's DataLoader; 0: one per core."""
+    out: Annotated[str, OUT] = ""
     """Folder for data.json and data.svg; without it the table is all."""
     device: str = "auto"
     """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
@@ -60,8 +61,8 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
         images = decode(paths, side=options.data.stored).images
         decoding = len(paths) / (time.perf_counter() - began)
         tell("torchvision's DataLoader")
-        workers = options.workers or cores()
-        theirs = _loader_rate(paths, size=size, batch=batch, workers=workers)
+        processes = options.processes or cores()
+        theirs = _loader_rate(paths, size=size, batch=batch, workers=processes)
         tell("views")
         ours = _device_rate(images, options, batch=batch)
         tell("views, one core")
@@ -70,7 +71,7 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return [
         Row(f"decoding once, {cores()} cores", {"images/s": decoding}),
-        Row(f"torchvision's DataLoader, {workers} processes", {"images/s": theirs, "× torchvision": 1.0}),
+        Row(f"torchvision's DataLoader, {processes} processes", {"images/s": theirs, "× torchvision": 1.0}),
         Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
         Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
         Row("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
@@ -82,9 +83,9 @@ def _files(options: Data) -> Iterator[list[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
     data, source = options.data, find_source(Config(data=options.data))
     if isinstance(source, Listing):
-        yield source.paths[: options.images]
+        yield source.paths[: options.files]
         return
-    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.images, loud=data.loud)
+    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.files, loud=data.loud)
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.jpg" for number in range(len(drawn.images))]
         for path, image in zip(paths, drawn.images, strict=True):  # type: ignore[call-overload]

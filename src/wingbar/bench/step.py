@@ -6,9 +6,10 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import tyro
 
 from wingbar.bench.clock import Timing, time_repeats
 from wingbar.bench.literal import Pseudocode
@@ -22,6 +23,7 @@ from wingbar.settings import changed
 from wingbar.stages import build_optimizers, prepare
 from wingbar.train.loop import train
 from wingbar.types import Batch
+from wingbar.words import OUT
 
 __all__ = ["CASES", "Case", "Step", "bench_step", "memory_given_back", "time_step"]
 
@@ -55,11 +57,11 @@ CASES: dict[str, Case] = {
 class Step:
     """Time a training step on random images that are already on the device."""
 
-    encoder: str = "resnet50"
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
     """Any torchvision or timm model, from random weights."""
-    size: int = 224
+    size: Annotated[int, tyro.conf.arg(name="data.size")] = 224
     """Side of the images."""
-    batch: int = 128
+    batch: Annotated[int, tyro.conf.arg(name="data.batch")] = 128
     """Images per step."""
     repeats: int = 15
     """Steps that are timed; the median counts."""
@@ -67,7 +69,7 @@ class Step:
     """Steps before them; the first compiles."""
     cases: tuple[str, ...] = tuple(CASES)
     """Which to time."""
-    out: str = ""
+    out: Annotated[str, OUT] = ""
     """Folder for step.json and step.svg; without it the table is all."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import harmonic_mean
+from typing import Annotated
+
+import tyro
 
 from wingbar.bench.step import time_step
 from wingbar.bench.table import Row
@@ -19,6 +22,7 @@ from wingbar.images import find_source, open_source
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
 from wingbar.settings import changed
+from wingbar.words import OUT
 
 __all__ = ["Train", "bench_train"]
 
@@ -29,13 +33,13 @@ class Train:
 
     data: Data = field(default_factory=Data)
     """Where the images are, and how they are seen."""
-    encoder: str = "resnet50"
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
     """Any torchvision or timm model, from random weights."""
     recipes: tuple[str, ...] = ("moco", "default", "fast")
     """What to train."""
     steps: int = 200
     """Steps of each, at least; the first quarter warms up."""
-    out: str = ""
+    out: Annotated[str, OUT] = ""
     """Folder for train.json and train.svg; without it the table is all."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""

@@ -39,7 +39,7 @@ def check(
     near: int = 8,
     cosine: float = 0.9,
     device: str = "auto",
-    workers: int | None = None,
+    workers: int = 0,
     quiet: bool = False,
 ) -> Report:
     """Examine the data set at `path`; with `out`, a folder, also write report.json and pairs.png there.
@@ -76,19 +76,19 @@ def check(
     return report
 
 
-def _check_numbers(*, near: int, cosine: float, workers: int | None) -> None:
+def _check_numbers(*, near: int, cosine: float, workers: int) -> None:
     if not 0 <= near <= FARTHEST:
         raise UserError(f"near is {near}; it counts differing bits of 64, choose 0 to {FARTHEST}")
     if not 0 < cosine <= 1:
         raise UserError(f"cosine is {cosine}; it lies between 0 and 1, say 0.9")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers is {workers}; choose 1 or more, or leave it out for one per core")
+    if workers < 0:
+        raise UserError(f"workers is {workers}; choose 1 or more, or 0 for one per core")
 
 
 # --- the pictures ----------------------------------------------------------------------------------------------------
 
 
-def _examine(split: str, listing: Listing, workers: int | None, *, quiet: bool) -> list[Exam | Broken]:
+def _examine(split: str, listing: Listing, workers: int, *, quiet: bool) -> list[Exam | Broken]:
     with Bar(f"examining {split}", len(listing.names), quiet=quiet) as bar:
         results = examine_all(listing, workers=workers, progress=bar.reach)
     broken = [result for result in results if isinstance(result, Broken)]

@@ -32,7 +32,7 @@ def open_encoder(what: str, weights: str = "") -> Encoder:
         encoder = load_encoder(path)
     else:
         raise UserError(
-            f"{what!r} is no run and no weights file; a model's name needs --weights, a file or say IMAGENET1K_V2"
+            f"{what!r} is no run and no weights file; a model's name needs --encoder.weights, say IMAGENET1K_V2"
         )
     check_size(encoder, SIZE)
     return encoder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,8 @@ import torch
 from wingbar.config import Config
 from wingbar.encoder import Encoder
 from wingbar.exam.options import Data
-from wingbar.runfolder import is_run
-from wingbar.settings import changed, check_limits, from_json
+from wingbar.runfolder import is_run, recipe_of
+from wingbar.settings import changed, check_limits, read_config
 from wingbar.types import UserError
 from wingbar.weights import FILE_ENDINGS, encoder_with_weights, image_size, load_encoder
 
@@ -49,7 +48,7 @@ def find_candidate(what: str, *, encoder: str = "", weights: str = "", seed: int
         return Candidate(what, partial(load_encoder, path, name=encoder), None, size)
     if not weights:
         raise UserError(
-            f"{what!r} is no run and no weights file; a model's name needs --weights: a file, a name such as "
+            f"{what!r} is no run and no weights file; a model's name needs --encoder.weights: a file, a name such as "
             "IMAGENET1K_V1, or random"
         )
     frozen = partial(_named, what, weights, seed)
@@ -71,11 +70,10 @@ def data_of(candidates: Sequence[Candidate], given: Data) -> Config:
 def _run(what: str, folder: Path) -> Candidate:
     if not (folder / "encoder.safetensors").exists():
         raise UserError(f"{folder} has no encoder yet; finish it with: wingbar resume {folder}")
-    config = from_json((folder / "config.json").read_text(encoding="utf-8"))
-    recipe = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["recipe"]
+    config = read_config(folder / "config.json")
     load = partial(load_encoder, folder / "encoder.safetensors")
     initial = partial(_named, config.encoder.name, config.encoder.weights, config.run.seed)
-    return Candidate(what, load, initial, config.data.size, recipe, config, folder)
+    return Candidate(what, load, initial, config.data.size, recipe_of(folder), config, folder)
 
 
 def _named(name: str, weights: str, seed: int) -> Encoder:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import tyro
 from rich.console import Console
 
 from wingbar.data.listing import known
@@ -22,6 +21,7 @@ from wingbar.exam.table import Row, tell
 from wingbar.files import check_place
 from wingbar.machine import choose_device
 from wingbar.types import UserError
+from wingbar.words import parse
 
 __all__ = ["Examined", "evaluate", "examine", "sit"]
 
@@ -35,7 +35,7 @@ class Examined(NamedTuple):
 
 def evaluate(arguments: Sequence[str]) -> None:
     """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
-    asked = tyro.cli(Evaluate, prog="wingbar evaluate", args=arguments)
+    asked = parse(Evaluate, "evaluate", arguments)
     examined = examine(asked)
     tell(Console(), examined.rows)
     print(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
@@ -75,7 +75,9 @@ def _protocols(names: Sequence[str]) -> list[str]:
 
 def _candidates(asked: Evaluate) -> list[Candidate]:
     if not asked.what:
-        raise UserError("nothing to evaluate; give a run's folder, a weights file, or a model's name with --weights")
+        raise UserError(
+            "nothing to evaluate; give a run's folder, a weights file, or a model's name with --encoder.weights"
+        )
     options: dict[str, Any] = {"encoder": asked.encoder, "weights": asked.weights, "seed": asked.seed}
     return [find_candidate(what, **options) for what in dict.fromkeys(asked.what)]
 

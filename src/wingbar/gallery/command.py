@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.subject import Setting, check_candidate
 from wingbar.files import check_place
@@ -19,6 +17,7 @@ from wingbar.machine import choose_device
 from wingbar.show.style import save
 from wingbar.types import UserError
 from wingbar.weights import FILE_ENDINGS
+from wingbar.words import parse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +38,7 @@ FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # in the order of a repo
 
 def show(arguments: Sequence[str]) -> None:
     """draw pictures: wingbar show runs/a [pairs cam spread curves neighbours map]"""
-    asked = tyro.cli(Show, prog="wingbar show", args=arguments)
+    asked = parse(Show, "show", arguments)
     for path in draw_pictures(asked):
         print(path)
 
@@ -70,7 +69,9 @@ def _candidates(asked: Show) -> list[Candidate]:
     """Every word that names no picture."""
     words = [word for word in dict.fromkeys(asked.what) if word not in FIGURES]
     if not words:
-        raise UserError("nothing to show; give a run's folder, a weights file, or a model's name with --weights")
+        raise UserError(
+            "nothing to show; give a run's folder, a weights file, or a model's name with --encoder.weights"
+        )
     for word in words:
         if not asked.weights and not Path(word).expanduser().exists() and Path(word).suffix not in FILE_ENDINGS:
             raise UserError(f"{word!r} is neither a run nor a picture; pictures are {', '.join(FIGURES)}")

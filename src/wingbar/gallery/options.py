@@ -10,6 +10,7 @@ import tyro
 
 from wingbar.exam.options import Data
 from wingbar.show.style import Format
+from wingbar.words import OUT
 
 __all__ = ["Cam", "Map", "Neighbours", "Show", "Spread"]
 
@@ -55,7 +56,7 @@ class Show:
     """Draw what runs and encoders have to show; several given together are drawn side by side."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Runs (folders), weights files, or names of models with --weights, and the pictures wanted; all if none is."""
+    """Runs (folders), weights files, names of models with --encoder.weights, and the pictures wanted; all if none."""
     images: int = 6
     """Images in a picture."""
     split: Literal["test", "train"] | None = None
@@ -64,9 +65,9 @@ class Show:
     """Of the paper drawn on."""
     formats: tuple[Format, ...] = ("png", "svg")
     """Files of each picture."""
-    encoder: str = ""
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = ""
     """Architecture of weights files that do not say it: resnet50, timm/vit_small_patch16_224."""
-    weights: str = ""
+    weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = ""
     """Of models that are given by name: a file, a name such as IMAGENET1K_V1, or `random`."""
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics of encoders, as `wingbar evaluate` has them."""
@@ -77,7 +78,7 @@ class Show:
     neighbours: Neighbours = field(default_factory=Neighbours)
     map: Map = field(default_factory=Map)
     data: Data = field(default_factory=Data)
-    out: Path | None = None
+    out: Annotated[Path | None, OUT] = None
     """Folder for the files; `pictures` in the first run, or here, if not given."""
     seed: int = 0
     """Chooses the images."""

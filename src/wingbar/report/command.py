@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import tyro
-
 from wingbar.data.cache import readable_size
 from wingbar.data.listing import known
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
@@ -24,6 +22,7 @@ from wingbar.report.options import AskedReport
 from wingbar.report.page import make_page
 from wingbar.runfolder import is_run
 from wingbar.types import UserError
+from wingbar.words import parse
 
 __all__ = ["Written", "report", "write_report"]
 
@@ -36,8 +35,8 @@ class Written(NamedTuple):
 
 
 def report(arguments: Sequence[str]) -> None:
-    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] -o report.html"""
-    asked = tyro.cli(AskedReport, prog="wingbar report", args=arguments)
+    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] --out report.html"""
+    asked = parse(AskedReport, "report", arguments)
     path = write_report(asked, paper=scores()).path
     print(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
 
@@ -83,7 +82,7 @@ def _out(asked: AskedReport, candidates: Sequence[Candidate]) -> Path:
 def _check_numbers(asked: AskedReport) -> None:
     for name in asked.protocols:
         known("protocol", name, PROTOCOLS)
-    for option, number in (("images", asked.images), ("points", asked.points)):
+    for option, number in (("images", asked.images), ("map.points", asked.map.points)):
         if number < 1:
             raise UserError(f"--{option} {number} shows nothing; give at least 1")
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-import tyro
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -18,13 +17,14 @@ from wingbar.reproduce.reports import write_reports
 from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
 from wingbar.reproduce.summary import summarise
+from wingbar.words import parse
 
 __all__ = ["reproduce"]
 
 
 def reproduce(arguments: Sequence[str]) -> None:
     """the paper's tables beside ours: wingbar reproduce main --data cub200=data/ [--dry-run]"""
-    asked = tyro.cli(Reproduce, prog="wingbar reproduce", args=arguments)
+    asked = parse(Reproduce, "reproduce", arguments)
     deadline = math.inf if asked.minutes is None else time.time() + 60 * asked.minutes
     check(asked)
     jobs = make_plan(asked)

@@ -22,13 +22,13 @@ from wingbar.cli import main
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),
-    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--run.device", "cpu"),
+    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--device", "cpu"),
     "--run.no-tensorboard",
 ]
 
 
 def train(out: Path, *more: str, recipe: str = "try-synth") -> list[str]:
-    return ["train", recipe, *SMALL, "--run.out", str(out), *more]
+    return ["train", recipe, *SMALL, "--out", str(out), *more]
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
@@ -132,7 +132,8 @@ def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
     explained = settings()
     assert len(explained) > 60
     for name, text in explained.items():
-        assert f"--{name.replace('_', '-')} " in said.replace(",", " "), name
+        word = name.removeprefix("run.") if name in ("run.out", "run.device", "run.seed") else name
+        assert f" --{word.replace('_', '-')} " in said.replace(",", " "), name
         assert text in said, name
 
 
@@ -167,7 +168,7 @@ def test_a_run_can_be_overwritten(finished, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     (out / "old.txt").touch()
-    main(train(out, "--run.overwrite", "--run.seed", "1"))
+    main(train(out, "--run.overwrite", "--seed", "1"))
     assert not (out / "old.txt").exists() and "Done." in capsys.readouterr().out
     assert json.loads((out / "config.json").read_text())["run"]["seed"] == 1
     assert contents(out / "encoder.safetensors")[1] != contents(finished / "encoder.safetensors")[1]
@@ -246,7 +247,7 @@ def test_unknown_encoder(refused, tmp_path):
         (["--run.accumulate", "8"], "one image in each"),
         (["--data.size", "100"], "96 or 112"),
         (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
-        (["--run.device", "gpu"], "cuda"),
+        (["--device", "gpu"], "cuda"),
         (["--readings.pair-loss", "native"], "simsiam"),
         (["--method.name", "simsiam", "--readings.pair-loss", "native", "--synth.centred"], "synth.centred"),
     ],
@@ -292,14 +293,14 @@ def test_torchrun_is_refused_before_two_trainings_race(refused, tmp_path, monkey
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_absent_cuda(refused, tmp_path):
-    assert "0 CUDA devices" in refused(train(tmp_path / "run", "--run.device", "cuda"))
+    assert "0 CUDA devices" in refused(train(tmp_path / "run", "--device", "cuda"))
 
 
 # --- what is refused: the folder of the run --------------------------------------------------------------------------
 
 
 def test_missing_out(refused):
-    assert "--run.out" in refused(["train", "try-synth", *SMALL])
+    assert "--out" in refused(["train", "try-synth", *SMALL])
 
 
 def test_existing_run(refused, finished, tmp_path):

@@ -138,7 +138,7 @@ def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "run", collapse)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["train", "try-moco", "--run.out", str(tmp_path / "run"), "--run.stop-on-collapse"])
+        cli.main(["train", "try-moco", "--out", str(tmp_path / "run"), "--run.stop-on-collapse"])
     said = capsys.readouterr().err
     assert stopped.value.code == 3 and said == "wingbar: the encoder has collapsed. Its state is in a file.\n"
 
@@ -261,8 +261,8 @@ def photos(tmp_path):
 
 
 def arguments(photos, out, *more):
-    small = ("--data.size=32", "--data.batch=4", "--run.epochs=1", "--run.device=cpu", "--run.no-tensorboard")
-    return ["train", "try-moco", f"--data.root={photos}", f"--run.out={out}", "--run.probe-every=1", *small, *more]
+    small = ("--data.size=32", "--data.batch=4", "--run.epochs=1", "--device=cpu", "--run.no-tensorboard")
+    return ["train", "try-moco", f"--data.root={photos}", f"--out={out}", "--run.probe-every=1", *small, *more]
 
 
 def test_probes_of_images_without_labels_are_refused_before_any_work(photos, tmp_path, capsys):

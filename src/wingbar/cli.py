@@ -31,15 +31,17 @@ from wingbar.process import keep_memory, refuse_several
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
-from wingbar.runfolder import checked, continued
+from wingbar.runfolder import checked, continued, recipe_of
+from wingbar.settings import read_config
 from wingbar.trial import Try, check
+from wingbar.words import parse
 
 __all__ = ["main"]
 
 
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
-    story = tyro.cli(Try, prog="wingbar try", args=arguments)
+    story = parse(Try, "try", arguments)
     check(story)
     from wingbar.story import tell_story
 
@@ -62,14 +64,28 @@ def _recipes(arguments: Sequence[str]) -> None:
     Console().print(table)
 
 
+@dataclass(frozen=True)
+class _Train:
+    """What a training is asked for."""
+
+    settings: Annotated[Config, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """The config.json of a run: its settings are taken in place of a recipe's, but for what is said otherwise here."""
+
+
 def _train(arguments: Sequence[str]) -> None:
-    """train an encoder: wingbar train [RECIPE] --data.root photos/ --run.out runs/a"""
+    """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
     named = bool(arguments) and not arguments[0].startswith("-")
     recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
-    config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
-    _run(checked(config), recipe)
+    asked = parse(_Train, "train", rest, default=_Train(default), about=about)
+    if asked.config and named:
+        raise UserError(f"recipe {recipe} and {asked.config} are whole sets of settings each; say one of them")
+    if asked.config:
+        recipe, default = recipe_of(asked.config.parent), read_config(asked.config)
+        asked = parse(_Train, "train", rest, default=_Train(default))
+    _run(checked(asked.settings), recipe)
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,7 @@ class _Resume:
 
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
-    out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
+    out = parse(_Resume, "resume", arguments).out
     _run(*continued(out))
 
 

@@ -12,7 +12,7 @@ from wingbar.config import Config
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
 from wingbar.files import check_place
-from wingbar.settings import changed, check_limits, check_weights, from_json, named
+from wingbar.settings import changed, check_limits, check_weights, named, read_config
 
 __all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
 
@@ -49,22 +49,22 @@ def _check_folder(config: Config) -> None:
     """Refuse a folder that is not ours to write to; nothing is deleted yet."""
     out, root = Path(config.run.out), Path(config.data.root).expanduser()
     if not config.run.out:
-        raise UserError("a run needs a folder to write to; give it with --run.out")
-    check_place(out, remedy="choose another folder as run.out")
+        raise UserError("a run needs a folder to write to; give it with --out")
+    check_place(out, remedy="choose another folder as --out")
     if config.run.overwrite and config.run.resume:
         raise UserError("run.overwrite starts anew and run.resume goes on; say one of them")
     if config.data.root != "lookalike" and out.resolve() in (root.resolve(), *root.resolve().parents):
-        raise UserError(f"the images in {root} would lie inside run.out; choose another folder for the run")
+        raise UserError(f"the images in {root} would lie inside {out}; choose another --out")
     if is_new(out):
         return
     if not config.run.overwrite and not config.run.resume:
         raise UserError(
-            f"{out} exists; choose another run.out, or say --run.resume to go on, --run.overwrite to start anew"
+            f"{out} exists; choose another --out, or say --run.resume to go on, --run.overwrite to start anew"
         )
     if not is_run(out):
-        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another run.out")
+        raise UserError(f"{out} exists and holds no wingbar run; it is left alone, choose another --out")
     if config.run.resume:
-        _check_same(config, from_json((out / "config.json").read_text(encoding="utf-8")))
+        _check_same(config, read_config(out / "config.json"))
 
 
 @contextmanager
@@ -98,16 +98,26 @@ def is_new(out: Path) -> bool:
 
 def is_run(out: Path) -> bool:
     """Whether wingbar wrote this folder: its environment, the first file it writes, names us."""
+    return "wingbar" in _made_with(out)
+
+
+def recipe_of(out: Path) -> str:
+    """The recipe of the run in a folder; empty if it has none, or is no run."""
+    return str(_made_with(out).get("recipe", ""))
+
+
+def _made_with(out: Path) -> dict[str, Any]:
+    """What the run in a folder was made with; empty if nobody wrote that down."""
     try:
-        return "wingbar" in json.loads((out / "environment.json").read_text(encoding="utf-8"))
+        found = json.loads((out / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_run(out: Path) -> tuple[Config, str]:
     """The settings of the run in a folder, and the name of its recipe."""
-    config = from_json((out / "config.json").read_text(encoding="utf-8"))
-    return config, json.loads((out / "environment.json").read_text(encoding="utf-8"))["recipe"]
+    return read_config(out / "config.json"), recipe_of(out)
 
 
 def continued(out: Path) -> tuple[Config, str]:
@@ -123,7 +133,7 @@ def _check_same(config: Config, before: Config) -> None:
     for name, (new, old) in differences(named(config), named(before)).items():
         if name not in FREE:
             raise UserError(
-                f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another run.out"
+                f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another --out"
             )
 
 

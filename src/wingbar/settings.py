@@ -57,16 +57,29 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)
 
 
+def read_config(path: Path) -> Config:
+    """The config in a file, such as the config.json of a run; what is wrong with it is said with its name."""
+    if not path.is_file():
+        raise UserError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; a config is the config.json of a run")
+    try:
+        return from_json(path.read_text(encoding="utf-8", errors="replace"))
+    except UserError as error:
+        raise UserError(f"{path} is no config of wingbar: {error}") from error
+
+
 def from_json(text: str) -> Config:
     """The config that `to_json` wrote; whatever else it is, is refused."""
     try:
         parts = json.loads(text)
-        settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise UserError(f"this is no config of wingbar ({error})") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"this is no JSON ({error})") from error
+    for name, part in [("all of it", parts), *(parts.items() if isinstance(parts, dict) else ())]:
+        if not isinstance(part, dict):
+            raise UserError(f"{name} is a {type(part).__name__}, but settings stand in braces, under their names")
+    settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
     unknown = sorted((settings.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
     if unknown:
-        raise UserError(f"the config has a setting that this version does not know: {unknown[0]}")
+        raise UserError(f"it has a setting that this version does not know: {unknown[0]}")
     return changed(Config(), settings)
 
 

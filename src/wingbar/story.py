@@ -28,7 +28,7 @@ from wingbar.report.contents import Report
 from wingbar.report.options import AskedReport
 from wingbar.report.writing import write_report
 from wingbar.runs import run
-from wingbar.settings import changed, from_json
+from wingbar.settings import changed, read_config
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.style import save
@@ -75,7 +75,7 @@ def _clear_finished(out: Path) -> None:
 def _resumed_or_anew(config: Config) -> Config:
     """Go on with an interrupted run of the same settings, replace any other."""
     path = Path(config.run.out) / "config.json"
-    same = path.exists() and from_json(path.read_text(encoding="utf-8")) == config
+    same = path.exists() and read_config(path) == config
     return changed(config, {"run.resume": same, "run.overwrite": not same})
 
 

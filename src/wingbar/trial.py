@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from wingbar.config import Config
 from wingbar.errors import UserError
@@ -13,6 +15,7 @@ from wingbar.files import check_place
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import is_new, is_run
 from wingbar.settings import changed, check_limits
+from wingbar.words import OUT
 
 __all__ = ["RUNS", "Try", "check", "config_of"]
 
@@ -24,13 +27,13 @@ LOOKED_AT = ("lookalikes.png", "pairs.png", "report.html")
 class Try:
     """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, report."""
 
-    out: Path = Path("runs/try")
+    out: Annotated[Path, OUT] = Path("runs/try")
     """Folder for results, pictures and the two runs. A finished try in it is replaced, an interrupted one goes on."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, tyro.conf.arg(name="run.epochs")] = None
     """Epochs of training; the recipe's if not given."""
-    images: int = 1600
+    images: Annotated[int, tyro.conf.arg(name="data.images")] = 1600
     """Training images; as many others are drawn for testing."""
-    classes: int = 8
+    classes: Annotated[int, tyro.conf.arg(name="data.classes")] = 8
     """Look-alike species."""
     seed: int = 0
     """Of initialisation, order, views and noise."""

@@ -62,9 +62,7 @@ def load_encoder(path: str | Path, *, name: str = "") -> Encoder:
     """The encoder in a file, in evaluation mode; what `save_encoder` wrote says its `name` itself."""
     found, metadata = _read_file(Path(path))
     if not metadata.get("arch", name):
-        raise UserError(
-            f"{path} does not say which encoder it belongs to; give its name with --encoder, or as encoder.name"
-        )
+        raise UserError(f"{path} does not say which encoder it belongs to; give its name with --encoder.name")
     encoder = build_encoder(metadata.get("arch", name), layout=_layout(metadata))
     _load(encoder, found, str(path))
     return encoder.eval()

@@ -175,7 +175,7 @@ def some_report(**changes) -> Report:
             Origin("try-moco", {"weights": "0" * 64, "split": HOSTILE}),
             Origin("try-synth", {"weights": "1" * 64}),
         ],
-        commands=[Command("Train try-synth", "wingbar train try-synth --run.epochs 2 --run.out 'runs/it'\"'\"'s'")],
+        commands=[Command("Train try-synth", "wingbar train try-synth --run.epochs 2 --out 'runs/it'\"'\"'s'")],
         made="Made by wingbar 0.1.0.",
     )
     return report._replace(**changes)

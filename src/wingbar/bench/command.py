@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import tyro
-
 from wingbar.bench.options import Data, Step, Train, check
 from wingbar.errors import known
+from wingbar.words import parse
 
 __all__ = ["bench"]
 
@@ -22,7 +21,7 @@ def bench(arguments: Sequence[str]) -> None:
         print(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
         sys.exit(0)
     known("benchmark", name, BENCHES)
-    chosen = tyro.cli(BENCHES[name], prog=f"wingbar bench {name}", args=rest)
+    chosen = parse(BENCHES[name], f"bench {name}", rest)
     check(chosen)
     from wingbar.bench.measure import measure
 

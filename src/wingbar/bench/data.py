@@ -43,8 +43,8 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
         images = decode(paths, side=options.data.stored).images
         decoding = len(paths) / (time.perf_counter() - began)
         tell("torchvision's DataLoader")
-        workers = options.workers or cores()
-        theirs = _loader_rate(paths, size=size, batch=batch, workers=workers)
+        processes = options.processes or cores()
+        theirs = _loader_rate(paths, size=size, batch=batch, workers=processes)
         tell("views")
         ours = _device_rate(images, options, batch=batch)
         tell("views, one core")
@@ -53,7 +53,7 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return [
         Row(f"decoding once, {cores()} cores", {"images/s": decoding}),
-        Row(f"torchvision's DataLoader, {workers} processes", {"images/s": theirs, "× torchvision": 1.0}),
+        Row(f"torchvision's DataLoader, {processes} processes", {"images/s": theirs, "× torchvision": 1.0}),
         Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
         Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
         Row("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
@@ -65,9 +65,9 @@ def _files(options: Data) -> Iterator[list[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
     data, source = options.data, find_source(Config(data=options.data))
     if isinstance(source, Listing):
-        yield source.paths[: options.images]
+        yield source.paths[: options.files]
         return
-    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.images, loud=data.loud)
+    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.files, loud=data.loud)
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.jpg" for number in range(len(drawn.images))]
         for path, image in zip(paths, drawn.images, strict=True):  # type: ignore[call-overload]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from wingbar.config import Data as Images
 from wingbar.errors import UserError, known
 from wingbar.recipes import recipe_named
 from wingbar.settings import check_device
+from wingbar.words import OUT
 
 __all__ = ["CASES", "Case", "Data", "Step", "Train", "check"]
 
@@ -42,11 +45,11 @@ CASES: dict[str, Case] = {
 class Step:
     """Time a training step on random images that are already on the device."""
 
-    encoder: str = "resnet50"
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
     """Any torchvision or timm model, from random weights."""
-    size: int = 224
+    size: Annotated[int, tyro.conf.arg(name="data.size")] = 224
     """Side of the images."""
-    batch: int = 128
+    batch: Annotated[int, tyro.conf.arg(name="data.batch")] = 128
     """Images per step."""
     repeats: int = 15
     """Steps that are timed; the median counts."""
@@ -54,7 +57,7 @@ class Step:
     """Steps before them; the first compiles."""
     cases: tuple[str, ...] = tuple(CASES)
     """Which to time."""
-    out: str = ""
+    out: Annotated[str, OUT] = ""
     """Folder for step.json and step.svg; without it the table is all."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
@@ -66,11 +69,11 @@ class Data:
 
     data: Images = field(default_factory=Images)
     """Where the images are; look-alikes are written to JPEG files first."""
-    images: int = 1024
+    files: int = 1024
     """So many of them, at most."""
-    workers: int = 0
-    """Processes of torchvision's DataLoader; all cores if 0."""
-    out: str = ""
+    processes: int = 0
+    """Of torchvision's DataLoader; 0: one per core."""
+    out: Annotated[str, OUT] = ""
     """Folder for data.json and data.svg; without it the table is all."""
     device: str = "auto"
     """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
@@ -82,13 +85,13 @@ class Train:
 
     data: Images = field(default_factory=Images)
     """Where the images are, and how they are seen."""
-    encoder: str = "resnet50"
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
     """Any torchvision or timm model, from random weights."""
     recipes: tuple[str, ...] = ("moco", "default", "fast")
     """What to train."""
     steps: int = 200
     """Steps of each, at least; the first quarter warms up."""
-    out: str = ""
+    out: Annotated[str, OUT] = ""
     """Folder for train.json and train.svg; without it the table is all."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""

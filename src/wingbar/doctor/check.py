@@ -38,7 +38,7 @@ def check(
     near: int = 8,
     cosine: float = 0.9,
     device: str = "auto",
-    workers: int | None = None,
+    workers: int = 0,
     quiet: bool = False,
 ) -> Report:
     """Examine the data set at `path`; with `out`, a folder, also write report.json and pairs.png there.
@@ -77,7 +77,7 @@ def check(
 # --- the pictures ----------------------------------------------------------------------------------------------------
 
 
-def _examine(split: str, listing: Listing, workers: int | None, *, quiet: bool) -> list[Exam | Broken]:
+def _examine(split: str, listing: Listing, workers: int, *, quiet: bool) -> list[Exam | Broken]:
     with Bar(f"examining {split}", len(listing.names), quiet=quiet) as bar:
         results = examine_all(listing, workers=workers, progress=bar.reach)
     broken = [result for result in results if isinstance(result, Broken)]

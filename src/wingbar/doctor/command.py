@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import tyro
 from rich.console import Console
 
 from wingbar.doctor.options import Check, check_asked
 from wingbar.errors import UserError
+from wingbar.words import parse
 
 __all__ = ["data"]
 
@@ -18,7 +18,7 @@ def data(arguments: Sequence[str]) -> None:
     """look for what is wrong with a data set: wingbar data check photos/"""
     if not arguments or arguments[0] not in ("check", "-h", "--help"):
         raise UserError(f"wingbar data has the command `check`, but got {' '.join(arguments[:1]) or 'nothing'}")
-    asked = tyro.cli(Check, prog="wingbar data check", args=arguments[arguments[0] == "check" :])
+    asked = parse(Check, "data check", arguments[arguments[0] == "check" :])
     out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
     check_asked(asked, out)
     from wingbar.doctor.check import check

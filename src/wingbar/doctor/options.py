@@ -13,6 +13,7 @@ from wingbar.config import FILE_ENDINGS
 from wingbar.errors import UserError
 from wingbar.files import check_place
 from wingbar.settings import check_device
+from wingbar.words import OUT
 
 __all__ = ["Check", "check_asked", "check_encoder", "check_folder", "check_numbers"]
 
@@ -26,22 +27,22 @@ class Check:
 
     path: Annotated[str, tyro.conf.Positional]
     """Folder of images, CSV file, unpacked data set, or `lookalike`."""
-    name: str | None = None
+    name: Annotated[str | None, tyro.conf.arg(name="data.name")] = None
     """Which data set it is: folder, flat, csv, cub200, …; guessed if not given."""
     encoder: str | None = None
-    """Also look for neighbours of this encoder: a run's folder, a weights file, or a model's name with --weights."""
-    weights: str = ""
+    """Also look for neighbours of this encoder: a run's folder, a weights file, or a name with --encoder.weights."""
+    weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = ""
     """Of an encoder that is given by name: a file, or a name such as IMAGENET1K_V2."""
     near: int = 8
     """Bits of 64 in which the hashes of near duplicates may differ; 0 to 16."""
     cosine: float = 0.9
     """Least similarity of an encoder's neighbours."""
-    out: Path | None = None
+    out: Annotated[Path | None, OUT] = None
     """Folder for report.json and pairs.png; check-NAME here if not given."""
     device: str = "auto"
     """Of the encoder: auto, cpu or cuda."""
-    workers: int | None = None
-    """Threads that decode; one per core if not given."""
+    workers: Annotated[int, tyro.conf.arg(name="data.workers")] = 0
+    """Threads that read and decode; 0: one per core."""
 
 
 def check_asked(asked: Check, out: Path) -> None:
@@ -54,14 +55,14 @@ def check_asked(asked: Check, out: Path) -> None:
     check_folder(out, asked.path)
 
 
-def check_numbers(*, near: int, cosine: float, workers: int | None) -> None:
+def check_numbers(*, near: int, cosine: float, workers: int) -> None:
     """Refuse limits and counts that make no sense."""
     if not 0 <= near <= FARTHEST:
         raise UserError(f"near is {near}; it counts differing bits of 64, choose 0 to {FARTHEST}")
     if not 0 < cosine <= 1:
         raise UserError(f"cosine is {cosine}; it lies between 0 and 1, say 0.9")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers is {workers}; choose 1 or more, or leave it out for one per core")
+    if workers < 0:
+        raise UserError(f"workers is {workers}; choose 1 or more, or 0 for one per core")
 
 
 def check_encoder(encoder: str | None, weights: str) -> None:
@@ -71,7 +72,7 @@ def check_encoder(encoder: str | None, weights: str) -> None:
     path = Path(encoder or ".").expanduser()
     if not weights and not path.exists() and path.suffix not in FILE_ENDINGS:
         raise UserError(
-            f"{encoder!r} is no run and no weights file; a model's name needs --weights, a file or say IMAGENET1K_V2"
+            f"{encoder!r} is no run and no weights file; a model's name needs --encoder.weights, say IMAGENET1K_V2"
         )
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tyro
 from rich.console import Console
 
 from wingbar.exam.options import Evaluate
 from wingbar.exam.wanted import resolve
+from wingbar.words import parse
 
 __all__ = ["evaluate"]
 
 
 def evaluate(arguments: Sequence[str]) -> None:
     """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
-    asked = tyro.cli(Evaluate, prog="wingbar evaluate", args=arguments)
+    asked = parse(Evaluate, "evaluate", arguments)
     resolve(asked)
     from wingbar.exam.sitting import examine
     from wingbar.exam.table import tell

@@ -28,7 +28,9 @@ class Wanted(NamedTuple):
 def resolve(asked: Evaluate) -> tuple[list[Wanted], Config, Path]:
     """The encoders, the data and the folder of an evaluation; what makes no sense is refused."""
     if not asked.what:
-        raise UserError("nothing to evaluate; give a run's folder, a weights file, or a model's name with --weights")
+        raise UserError(
+            "nothing to evaluate; give a run's folder, a weights file, or a model's name with --encoder.weights"
+        )
     chosen(asked.protocols)
     check_device(asked.device)
     if asked.batch < 1:
@@ -56,7 +58,7 @@ def find_wanted(what: str, *, weights: str = "") -> Wanted:
     check_weights(what)
     if not path.exists() and not weights:
         raise UserError(
-            f"{what!r} is no run and no weights file; a model's name needs --weights: a file, a name such as "
+            f"{what!r} is no run and no weights file; a model's name needs --encoder.weights: a file, a name such as "
             "IMAGENET1K_V1, or random"
         )
     return Wanted(what)

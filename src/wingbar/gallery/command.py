@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tyro
-
 from wingbar.gallery.options import Show, resolve
+from wingbar.words import parse
 
 __all__ = ["show"]
 
 
 def show(arguments: Sequence[str]) -> None:
     """draw pictures: wingbar show runs/a [pairs cam spread curves neighbours map]"""
-    asked = tyro.cli(Show, prog="wingbar show", args=arguments)
+    asked = parse(Show, "show", arguments)
     resolve(asked)
     from wingbar.gallery.drawing import draw_pictures
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tyro
-
 from wingbar.paper import scores
 from wingbar.report.options import AskedReport, resolve
+from wingbar.words import parse
 
 __all__ = ["report"]
 
 
 def report(arguments: Sequence[str]) -> None:
-    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] -o report.html"""
-    asked = tyro.cli(AskedReport, prog="wingbar report", args=arguments)
+    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] --out report.html"""
+    asked = parse(AskedReport, "report", arguments)
     resolve(asked)
     from wingbar.data.cache import readable_size
     from wingbar.report.writing import write_report

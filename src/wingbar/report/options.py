@@ -14,8 +14,10 @@ from wingbar.errors import UserError, known
 from wingbar.exam.options import PROTOCOL_NAMES, Data
 from wingbar.exam.wanted import Wanted, data_of, find_wanted
 from wingbar.files import check_place
+from wingbar.gallery.options import Map
 from wingbar.runfolder import is_run
 from wingbar.settings import check_device
+from wingbar.words import OUT
 
 __all__ = ["AskedReport", "resolve"]
 
@@ -26,20 +28,17 @@ class AskedReport:
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Folders of runs; several are compared on the data of the first."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    out: Annotated[Path | None, OUT] = None
     """The file; report.html in the first run's folder if not given."""
     protocols: tuple[str, ...] = ("retrieval", "knn", "linear")
     """How encoders are scored, as `wingbar evaluate` has it."""
     images: int = 8
     """Images in each gallery of pictures; queries of neighbours are twice as many."""
-    points: int = 2000
-    """Most images on a map, drawn at random."""
-    how: Literal["pca", "umap", "tsne"] = "pca"
-    """How features become a map; umap needs umap-learn, tsne openTSNE."""
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics, as `wingbar evaluate` has them."""
     view: Literal["centre", "squash-crop", "squash"] = "centre"
     """What encoders see of an image, likewise."""
+    map: Map = field(default_factory=Map)
     data: Data = field(default_factory=Data)
     seed: int = 0
     """Chooses the images that are shown."""
@@ -79,6 +78,6 @@ def _out(asked: AskedReport, runs: Sequence[Wanted]) -> Path:
 def _check_numbers(asked: AskedReport) -> None:
     for name in asked.protocols:
         known("protocol", name, PROTOCOL_NAMES)
-    for option, number in (("images", asked.images), ("points", asked.points)):
+    for option, number in (("images", asked.images), ("map.points", asked.map.points)):
         if number < 1:
             raise UserError(f"--{option} {number} shows nothing; give at least 1")

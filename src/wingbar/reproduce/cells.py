@@ -111,7 +111,9 @@ def _weights(given: str) -> str:
         with path.open("rb") as file:
             return sha256(file.read()).hexdigest()
     if path.suffix in FILE_ENDINGS:
-        raise UserError(f"the weights file {given} does not exist; give --weights a file, a weight's name or random")
+        raise UserError(
+            f"the weights file {given} does not exist; give --encoder.weights a file, a weight's name or random"
+        )
     return given
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tyro
-
 from wingbar.reproduce.options import Reproduce, check
+from wingbar.words import parse
 
 __all__ = ["reproduce"]
 
 
 def reproduce(arguments: Sequence[str]) -> None:
     """the paper's tables beside ours: wingbar reproduce main --data cub200=data/ [--dry-run]"""
-    asked = tyro.cli(Reproduce, prog="wingbar reproduce", args=arguments)
+    asked = parse(Reproduce, "reproduce", arguments)
     check(asked)
     from wingbar.reproduce.session import work_through
 

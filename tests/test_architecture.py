@@ -19,6 +19,7 @@ LAYERS = (
         "perturb",
         "heads",
         "encoder",
+        "trunks",
         "decoder",
         "weights",
         "data",

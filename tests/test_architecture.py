@@ -20,6 +20,7 @@ LAYERS = (
         "perturb",
         "heads",
         "encoder",
+        "trunks",
         "decoder",
         "weights",
         "data",
@@ -47,7 +48,13 @@ LAYERS = (
     {"__main__"},
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-ALONE = {"data": {"types", "errors", "data"}, "losses": {"types"}, "perturb": set(), "heads": set(), "config": {"words"}}
+ALONE = {
+    "data": {"types", "errors", "data"},
+    "losses": {"types"},
+    "perturb": set(),
+    "heads": set(),
+    "config": {"words"},
+}
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "misc", "core", "tools"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)

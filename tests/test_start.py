@@ -110,18 +110,22 @@ def places(tmp_path_factory) -> dict[str, Path]:
     return {name: home / name for name in ("run", "taken", "file", "free")}
 
 
+def without(folder: Path, *names: str) -> dict[str, str]:
+    """An environment in which these modules cannot be imported."""
+    for name in names:
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name} was imported')")
+    return environment(folder)
+
+
 @pytest.fixture(scope="module")
 def outcomes(places, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
     """Exit code, stdout and stderr of every command line, in a process that cannot import anything slow."""
-    folder = tmp_path_factory.mktemp("slow")
-    for name in SLOW:
-        (folder / f"{name}.py").write_text(f"raise ImportError('{name} was imported')")
     lines = [*ANSWERED, *REFUSED, *MISTYPED]
     arguments = [[word.format(**places) for word in line.split()] for line in lines]
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps(arguments),
-        env=environment(folder),
+        env=without(tmp_path_factory.mktemp("slow"), *SLOW),
         cwd=places["free"].parent,
         capture_output=True,
         text=True,
@@ -170,6 +174,16 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(start, tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "wingbar: stopped\n")
+
+
+def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
+    """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
+    modules = "runs, story, exam.sitting, gallery.drawing, report.writing, reproduce.session, doctor.check, bench.step"
+    imports = ", ".join(f"wingbar.{name}" for name in modules.split(", "))
+    script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"
+    env = without(tmp_path, "timm", "torchvision", "matplotlib", "scipy")
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
 # --- names that are imported when they are asked for -----------------------------------------------------------------

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from wingbar.decoder import MirrorDecoder as MirrorDecoder
     from wingbar.decoder import tiny_decoder as tiny_decoder
     from wingbar.encoder import Encoder as Encoder
-    from wingbar.encoder import build_encoder as build_encoder
     from wingbar.errors import UserError as UserError
     from wingbar.exam.options import Evaluate as Evaluate
     from wingbar.exam.sitting import examine as examine
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from wingbar.runs import run as run
     from wingbar.settings import changed as changed
     from wingbar.train.loop import train as train
+    from wingbar.trunks import build_encoder as build_encoder
     from wingbar.types import Batch as Batch
     from wingbar.types import Encoded as Encoded
     from wingbar.types import Output as Output
@@ -49,7 +49,7 @@ else:
             "data.batches": "Batches",
             "data.lookalike": "Lookalike",
             "decoder": "LightDecoder MirrorDecoder tiny_decoder",
-            "encoder": "Encoder build_encoder",
+            "encoder": "Encoder",
             "errors": "UserError",
             "exam.options": "Evaluate",
             "exam.sitting": "examine",
@@ -58,6 +58,7 @@ else:
             "runs": "Result fit resume run",
             "settings": "changed",
             "train.loop": "train",
+            "trunks": "build_encoder",
             "types": "Batch Encoded Output",
             "weights": "encoder_with_weights load_encoder save_encoder",
         },

@@ -26,6 +26,7 @@ from wingbar.exam.wanted import data_of, find_wanted
 from wingbar.gallery.cam import gather_attended
 from wingbar.gallery.drawing import FIGURES
 from wingbar.gallery.neighbours import confusable, gather_ranking
+from wingbar.gallery.options import PICTURES
 from wingbar.gallery.pairs import _batch, gather_pairs
 from wingbar.gallery.visit import Visit, spread_over_classes
 from wingbar.saved import load_method
@@ -246,6 +247,10 @@ def test_without_labels_pictures_have_names_and_no_verdict(runs, capsys):
     assert "inside" not in words(folder / "cam.svg")
     with Image.open(folder / "cam.png") as picture:
         assert picture.convert("RGB").getpixel((2, 2)) == (0x16, 0x18, 0x1C)
+
+
+def test_every_picture_that_can_be_asked_for_can_be_drawn():
+    assert tuple(FIGURES) == PICTURES
 
 
 def test_what_a_run_cannot_show_is_left_out_unless_it_was_named(runs, tmp_path, capsys, monkeypatch):

@@ -3,6 +3,11 @@
 `wingbar.fit("photos/", out="runs/a")` trains; the parts below build anything else.
 """
 
+# ruff: noqa: E402
+from wingbar.process import share_cores
+
+share_cores()  # before torch is imported, which reads it once
+
 from wingbar.config import Config
 from wingbar.criteria import GradCam, LowVariance, Uniform
 from wingbar.data.batches import Batches

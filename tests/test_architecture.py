@@ -11,6 +11,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A module may import from lower layers, and from its own.
 LAYERS = (
+    {"errors", "lazy"},
     {"types"},
     {
         "losses",
@@ -34,16 +35,17 @@ LAYERS = (
     {"machine"},
     {"build", "stages", "images"},
     {"recipes"},
-    {"runfolder", "watch", "sketch", "shelf", "saved"},
+    {"runfolder"},
+    {"provenance", "watch", "sketch", "shelf", "saved"},
     {"runs", "doctor", "exam"},
     {"gallery"},
     {"report"},
-    {"trial", "bench", "reproduce"},
+    {"trial", "story", "bench", "reproduce"},
     {"cli"},
     {"__main__"},
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-ALONE = {"data": {"types", "data"}, "losses": {"types"}, "perturb": set(), "heads": set(), "config": {"types"}}
+ALONE = {"data": {"types", "errors", "data"}, "losses": {"types"}, "perturb": set(), "heads": set(), "config": set()}
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "misc", "core", "tools"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)

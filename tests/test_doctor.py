@@ -19,8 +19,8 @@ from wingbar import build_encoder, load_encoder, save_encoder
 from wingbar.cli import main
 from wingbar.data.store import decode
 from wingbar.data.views import plain
-from wingbar.doctor import Report, check
-from wingbar.doctor.report import LISTED, RELATIONS, to_json
+from wingbar.doctor.check import check
+from wingbar.doctor.report import LISTED, RELATIONS, Report, to_json
 from wingbar.doctor.verdicts import judge
 from wingbar.show import style
 from wingbar.show.sheet import shortened

@@ -15,6 +15,7 @@ from wingbar import cli, machine, resume, run, runs
 from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
 from wingbar.encoder import build_encoder
+from wingbar.errors import Collapsed, Interrupted
 from wingbar.evaluate.diagnosis import diagnose, read_record, signs_of
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.knn import knn_correct
@@ -25,8 +26,7 @@ from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.stages import plain_images
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
-from wingbar.watch import CollapseAlarm, Collapsed, build_looks
+from wingbar.watch import CollapseAlarm, build_looks
 
 SMALL = {"data.size": 32, "data.stored": 40, "run.tensorboard": False, "run.device": "cpu"}
 SIMSIAM = {

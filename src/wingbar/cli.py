@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -23,22 +23,16 @@ from rich.table import Table
 
 from wingbar.bench.command import bench
 from wingbar.config import Config
-from wingbar.data.cache import cache_root, readable_size
-from wingbar.data.upkeep import Kept, clear, entries, features_size
 from wingbar.doctor.command import data
+from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
-from wingbar.machine import keep_memory
-from wingbar.process import refuse_several
+from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
-from wingbar.runs import Result, resume, run
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
-from wingbar.trial import Try, tell_story
-from wingbar.types import UserError
-from wingbar.watch import Collapsed
+from wingbar.runfolder import checked, continued
+from wingbar.trial import Try, check
 
 __all__ = ["main"]
 
@@ -46,6 +40,9 @@ __all__ = ["main"]
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
     story = tyro.cli(Try, prog="wingbar try", args=arguments)
+    check(story)
+    from wingbar.story import tell_story
+
     try:
         tell_story(story)
     except Interrupted as stop:
@@ -72,10 +69,7 @@ def _train(arguments: Sequence[str]) -> None:
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
     config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
-    try:
-        _farewell(run(config, recipe=recipe))
-    except Interrupted as stop:
-        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
+    _run(checked(config), recipe)
 
 
 @dataclass(frozen=True)
@@ -89,10 +83,18 @@ class _Resume:
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
     out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
+    _run(*continued(out))
+
+
+def _run(config: Config, recipe: str) -> None:
+    """Train to the end, or until somebody stops it."""
+    from wingbar.runs import run
+
     try:
-        _farewell(resume(out))
+        out = run(config, recipe=recipe).out
     except Interrupted as stop:
-        _stopped(stop, f"Go on with: wingbar resume {out}")
+        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
+    print(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ def _cache(arguments: Sequence[str]) -> None:
     chosen: _List | _Clear = tyro.extras.subcommand_cli_from_dict(
         {"list": _List, "clear": _Clear}, prog="wingbar cache", args=list(arguments) or ["list"]
     )
+    from wingbar.data.cache import cache_root, readable_size
+    from wingbar.data.upkeep import clear, entries, features_size
+
     root = cache_root()
     if isinstance(chosen, _List):
         Console().print(_entries_table(entries(root), features_size(root), title=str(root)))
@@ -125,7 +130,9 @@ def _cache(arguments: Sequence[str]) -> None:
         print(f"{key} is in use by another process and stays.")
 
 
-def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:
+def _entries_table(kept: Sequence[Any], features: int, *, title: str) -> Table:
+    from wingbar.data.cache import readable_size
+
     table = Table("key", "from", "images", "side", "size", "last used", title=title)
     for key, about, size, used in kept:
         when = datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
@@ -151,13 +158,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def _farewell(result: Result) -> None:
-    print(
-        f"Done. The encoder is in {result.out / 'encoder.safetensors'}, the record in {result.out / 'metrics.jsonl'}."
-    )
-
-
-def _stopped(stop: Interrupted, how_to_go_on: str) -> None:
+def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
     print(f"Stopped, everything is saved. {how_to_go_on}")
     sys.exit(128 + stop.signal)
 
@@ -176,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_help())
         return
     keep_memory()
+    share_cores()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         refuse_several()

@@ -7,6 +7,8 @@ from typing import Literal
 
 __all__ = ["Config", "Data", "Decoder", "Encoder", "Method", "Optim", "Readings", "Run", "Synth"]
 
+FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
+
 
 @dataclass(frozen=True)
 class Data:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Line", "NotWritten", "append", "atomic", "check_place", "read_lines", "remove_partial", "write_text"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,16 +12,14 @@ from torch import nn
 from wingbar.config import Config
 from wingbar.decoder import LightDecoder, MirrorDecoder
 from wingbar.encoder import Encoder
-from wingbar.types import UserError
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
+from wingbar.errors import UserError
+from wingbar.settings import check_device
 
 __all__ = [
     "choose_autocast",
     "choose_device",
     "compile_parts",
     "gpu_name",
-    "keep_memory",
     "on_gpu_compiled",
     "release_parts",
     "uncompiled",
@@ -30,28 +27,12 @@ __all__ = [
 ]
 
 
-def keep_memory() -> None:
-    """For a whole process: freed memory stays with it.
-
-    glibc gives large blocks back to the system at once; getting them anew, page by page, costs a fifth of the time of
-    views on a CPU.
-    """
-    with suppress(OSError, AttributeError):  # another system, another library
-        library = ctypes.CDLL("libc.so.6")
-        library.mallopt(MMAP_THRESHOLD, 2**25)  # the most it takes
-        library.mallopt(TRIM_THRESHOLD, 2**30)
-
-
 def choose_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda or cuda:1") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"wingbar cannot train on {name}; use auto, cpu, cuda or mps")
+    check_device(name)
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"

@@ -1,44 +1,22 @@
-"""The folder of a run: whether it may be written to, whose it is, and what the run was made with."""
+"""The folder of a run: whether it may be written to, whose it is, and which run is in it."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
-import platform
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wingbar.config import Config
-from wingbar.data.datasets import Source
-from wingbar.data.listing import Listing
 from wingbar.data.locks import Holder, alone
-from wingbar.data.store import Store
-from wingbar.files import check_place, remove_partial, write_text
-from wingbar.settings import changed, from_json, named, to_json
-from wingbar.types import UserError
+from wingbar.errors import UserError
+from wingbar.files import check_place
+from wingbar.settings import changed, check_limits, check_weights, from_json, named
 
-__all__ = [
-    "check_continuation",
-    "check_folder",
-    "check_unreadable",
-    "environment",
-    "held",
-    "installed",
-    "is_new",
-    "is_run",
-    "make_folder",
-    "surroundings",
-]
+__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
 
 UNREADABLE, LOCK = "unreadable.txt", ".lock"
-OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", UNREADABLE)
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
@@ -46,10 +24,28 @@ FREE = {
     *("run.save_minutes", "run.tensorboard", "run.overwrite", "run.resume", "run.doctor"),
     *("run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
 }
-UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change
 
 
-def check_folder(config: Config) -> None:
+def checked(config: Config) -> Config:
+    """The settings with full names of files, once everything is right that can be known without looking at images."""
+    check_limits(config)
+    check_weights(config.encoder.weights)
+    config = _absolute(config)
+    _check_folder(config)
+    return config
+
+
+def _absolute(config: Config) -> Config:
+    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
+    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
+    if config.data.root != "lookalike":
+        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
+    if Path(config.encoder.weights).expanduser().is_file():
+        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
+    return changed(config, full)
+
+
+def _check_folder(config: Config) -> None:
     """Refuse a folder that is not ours to write to; nothing is deleted yet."""
     out, root = Path(config.run.out), Path(config.data.root).expanduser()
     if not config.run.out:
@@ -108,111 +104,29 @@ def is_run(out: Path) -> bool:
         return False
 
 
+def read_run(out: Path) -> tuple[Config, str]:
+    """The settings of the run in a folder, and the name of its recipe."""
+    config = from_json((out / "config.json").read_text(encoding="utf-8"))
+    return config, json.loads((out / "environment.json").read_text(encoding="utf-8"))["recipe"]
+
+
+def continued(out: Path) -> tuple[Config, str]:
+    """The settings with which the run in a folder goes on, and the name of its recipe."""
+    if not is_run(out) or not (out / "config.json").exists():
+        raise UserError(f"{out} holds no wingbar run to resume")
+    config, recipe = read_run(out)
+    return changed(config, {"run.out": str(out), "run.resume": True}), recipe
+
+
 def _check_same(config: Config, before: Config) -> None:
     """Resuming with other settings would be neither the old run nor a new one."""
-    for name, (new, old) in _differences(named(config), named(before)).items():
+    for name, (new, old) in differences(named(config), named(before)).items():
         if name not in FREE:
             raise UserError(
                 f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another run.out"
             )
 
 
-def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What both have, with other values."""
     return {name: (value, old[name]) for name, value in new.items() if name in old and old[name] != value}
-
-
-def check_continuation(config: Config, saved: str) -> list[str]:
-    """Refuse to go on from a checkpoint of other settings, `saved` as JSON; else, what differs and may, in words.
-
-    Somebody may have edited config.json. A checkpoint of an earlier version does not know its settings.
-    """
-    out = Path(config.run.out)
-    settings = _differences(named(config), named(from_json(saved))) if saved else {}
-    for name, (new, old) in settings.items():
-        if name not in FREE:
-            raise UserError(
-                f"{name} is {new} in {out / 'config.json'}, but this run was trained with {old}; "
-                "put that back to go on, or train anew in another folder"
-            )
-    software = _differences(surroundings(), json.loads((out / "environment.json").read_text(encoding="utf-8")))
-    changes = {name: values for name, values in (settings | software).items() if name not in UNIMPORTANT}
-    return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
-
-
-def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path:
-    """Make the run's folder, or find it as it was left."""
-    out = Path(config.run.out)
-    if config.run.overwrite and out.exists():
-        _empty(out)
-    for name in OWN:
-        remove_partial(out / name)
-    if (out / "config.json").exists():
-        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")))
-    else:
-        kept = changed(config, {"run.overwrite": False, "run.resume": False})
-        write_text(out / "environment.json", json.dumps(made_with, indent=2) + "\n")
-        write_text(out / "config.json", to_json(kept) + "\n")
-    if store.broken:
-        _list_unreadable(out, store)
-    else:
-        (out / UNREADABLE).unlink(missing_ok=True)  # of an earlier attempt, mended since
-    return out
-
-
-def check_unreadable(config: Config, store: Store) -> None:
-    """Refuse data of which too much cannot be read; the list of it is left where the run would have been."""
-    bad, out = len(store.broken), Path(config.run.out)
-    share = bad / (bad + len(store.images))
-    if not bad or (share <= config.data.most_broken and not config.data.strict):
-        return
-    _list_unreadable(out, store)
-    enough = math.ceil(share * 100) / 100
-    way_out = "drop --data.strict" if config.data.strict else f"say --data.most-broken {enough:g}"
-    raise UserError(
-        f"{bad:,} of {bad + len(store.images):,} files ({share:.1%}) are unreadable, first {store.broken[0].reason}; "
-        f"all are listed in {out / UNREADABLE}; mend or remove them, or {way_out} to train without them"
-    )
-
-
-def _list_unreadable(out: Path, store: Store) -> None:
-    write_text(out / UNREADABLE, "".join(f"{bad.path}\t{bad.reason}\n" for bad in store.broken))
-
-
-def _empty(folder: Path) -> None:
-    """Delete what is in a folder, but for our lock; not the folder: it may be a link."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
-
-
-def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:
-    """A run cannot go on with other images than it began with."""
-    for key in ("images", "split"):
-        if now.get(key) != before.get(key):
-            raise UserError(f"the data is not what this run began with: {key} was {before.get(key)}, is {now.get(key)}")
-
-
-def environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
-    """What the run was made with, for whoever wants to make it again."""
-    split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
-    counts = {"images": len(store.images), "unreadable": len(store.broken)}
-    return {"recipe": recipe, **surroundings(), **counts, **split}
-
-
-def surroundings() -> dict[str, Any]:
-    """The software and the machine that numbers were made with."""
-    packages = {name: installed(name) for name in ("wingbar", "torch", "torchvision", "timm", "numpy")}
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
-    return {**packages, **machine}
-
-
-def installed(package: str) -> str:
-    """The version of a package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"  # run from a source tree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +14,15 @@ from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
+from wingbar.errors import Collapsed
 from wingbar.images import count, find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
 from wingbar.process import refuse_several
+from wingbar.provenance import check_unreadable, environment, make_folder
 from wingbar.recipes import recipe_named
-from wingbar.runfolder import (
-    check_folder,
-    check_unreadable,
-    environment,
-    held,
-    is_run,
-    make_folder,
-)
+from wingbar.runfolder import checked, continued, held
 from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
-from wingbar.settings import changed, check_limits, from_json
+from wingbar.settings import changed
 from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
@@ -36,8 +30,8 @@ from wingbar.train.checkpoint import Keeper
 from wingbar.train.loop import After, train
 from wingbar.train.progress import Bar
 from wingbar.train.record import Recorder
-from wingbar.types import Output, UserError
-from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, first_look, kappa_alarm, watch
+from wingbar.types import Output
+from wingbar.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "resume", "run"]
@@ -64,11 +58,8 @@ def fit(
 
 def resume(out: str | Path) -> Result:
     """Go on with the run in `out`."""
-    if not is_run(Path(out)) or not (Path(out) / "config.json").exists():
-        raise UserError(f"{out} holds no wingbar run to resume")
-    config = from_json((Path(out) / "config.json").read_text(encoding="utf-8"))
-    recipe = json.loads((Path(out) / "environment.json").read_text(encoding="utf-8"))["recipe"]
-    return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe)
+    config, recipe = continued(Path(out))
+    return run(config, recipe=recipe)
 
 
 def run(
@@ -84,9 +75,7 @@ def run(
     With a `shelf`, a decoder that another run has initialised alike is taken from there, and a new one left there.
     """
     refuse_several()
-    check_limits(config)
-    config = _absolute(config)
-    check_folder(config)
+    config = checked(config)
     out = Path(config.run.out)
     with held(out), nothing_lost(out):
         return _run(config, recipe=recipe, quiet=quiet, store=store, shelf=shelf)
@@ -111,16 +100,6 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     method.eval()
     release_parts(method)
     return Result(out, method.encoder, method)
-
-
-def _absolute(config: Config) -> Config:
-    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
-    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
-    if config.data.root != "lookalike":
-        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
-    if Path(config.encoder.weights).expanduser().is_file():
-        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
-    return changed(config, full)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------

@@ -13,15 +13,15 @@ import torch
 
 from wingbar.build import build_method
 from wingbar.config import Config
+from wingbar.errors import NonFiniteLoss, UserError
 from wingbar.files import NotWritten, read_lines
-from wingbar.runfolder import check_continuation
+from wingbar.provenance import check_continuation
 from wingbar.settings import changed, from_json, to_json
 from wingbar.shelf import take
 from wingbar.stages import Stage
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
-from wingbar.train.record import NonFiniteLoss, trim_record
-from wingbar.types import UserError
+from wingbar.train.record import trim_record
 
 __all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore"]
 

@@ -6,16 +6,28 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from wingbar.config import Config
-from wingbar.types import UserError
+from wingbar.config import FILE_ENDINGS, Config
+from wingbar.errors import UserError
 
-__all__ = ["changed", "check_limits", "from_json", "key_of", "named", "parsed", "to_json"]
+__all__ = [
+    "changed",
+    "check_device",
+    "check_limits",
+    "check_weights",
+    "from_json",
+    "key_of",
+    "named",
+    "parsed",
+    "to_json",
+]
 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
 # Inclusive limits of every number; what depends on other settings is checked where both are known.
@@ -117,7 +129,7 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def check_limits(config: Config) -> None:
-    """Refuse numbers that make no sense."""
+    """Refuse numbers that make no sense, and devices that do not exist."""
     for name, (low, high) in LIMITS.items():
         part, _, key = name.partition(".")
         value = getattr(getattr(config, part), key)
@@ -126,6 +138,20 @@ def check_limits(config: Config) -> None:
             raise UserError(
                 f"{name} is {value}; it must be {above}" + (f" and at most {high}" if high < FOREVER else "")
             )
+    check_device(config.run.device)
+
+
+def check_device(name: str) -> None:
+    """Refuse what no device is called; whether it is here, torch knows."""
+    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", name):
+        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda, cuda:1 or mps")
+
+
+def check_weights(given: str) -> None:
+    """Refuse a weights file that is not there."""
+    path = Path(given).expanduser()
+    if path.suffix in FILE_ENDINGS and not path.exists():
+        raise UserError(f"the weights file {path} does not exist")
 
 
 def _kinds() -> dict[str, Any]:

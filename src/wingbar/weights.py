@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torchvision import models
 
+from wingbar.config import FILE_ENDINGS
 from wingbar.encoder import Encoder, Layout, build_encoder
 from wingbar.tensors import save_tensors
 from wingbar.types import MEAN, STD, UserError
@@ -27,7 +28,6 @@ Weights = dict[str, Tensor]
 
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
 CLASSIFIERS = {"fc", "classifier", "head", "heads", "head_dist"}
-FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")
 # Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
 WRAPPERS = ("state_dict", "method", "teacher", "student", "model", "model_state_dict", "module")
 # What stands before a trunk's own keys, the one that fits most of them wins: MoCo, MoCo v3, SimSiam, solo-learn,

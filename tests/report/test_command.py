@@ -24,10 +24,10 @@ from wingbar.exam.candidates import Candidate
 from wingbar.exam.options import Data
 from wingbar.recipes import recipe_named
 from wingbar.report import command, gather
-from wingbar.report.command import write_report
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import settings_of, train_command
+from wingbar.report.writing import write_report
 from wingbar.settings import changed, from_json
 
 SMALL = {

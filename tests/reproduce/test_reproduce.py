@@ -19,14 +19,12 @@ import tyro
 from small import command
 
 from wingbar.cli import main
+from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss
 from wingbar.reproduce import cost, plan, runner
 from wingbar.reproduce.making import Made
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.results import read
 from wingbar.reproduce.tables import TABLES, measures
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
-from wingbar.watch import Collapsed
 
 TRAINED = ("--rows", "MoCo V2", "Ours")
 SOURCE = Path(runner.__file__).parents[2]

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from wingbar import changed, resume, run, runs
+from wingbar.errors import Interrupted, NonFiniteLoss
 from wingbar.recipes import recipe_named
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
 
 SMALL = {
     "data.size": 32,

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +18,9 @@ from torch.utils.data import DataLoader, RandomSampler
 from torchvision.transforms import v2
 
 from wingbar.bench.clock import time_repeats
+from wingbar.bench.options import Data
 from wingbar.bench.table import Row
 from wingbar.config import Config, Run
-from wingbar.config import Data as Settings
 from wingbar.data import views
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
@@ -32,23 +31,7 @@ from wingbar.machine import choose_device
 from wingbar.stages import build_views
 from wingbar.types import MEAN, STD
 
-__all__ = ["Data", "bench_data", "torchvision_views"]
-
-
-@dataclass(frozen=True)
-class Data:
-    """Time the way from image files to two MoCo v2 views."""
-
-    data: Settings = field(default_factory=Settings)
-    """Where the images are; look-alikes are written to JPEG files first."""
-    images: int = 1024
-    """So many of them, at most."""
-    workers: int = 0
-    """Processes of torchvision's DataLoader; all cores if 0."""
-    out: str = ""
-    """Folder for data.json and data.svg; without it the table is all."""
-    device: str = "auto"
-    """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
+__all__ = ["bench_data", "torchvision_views"]
 
 
 def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:

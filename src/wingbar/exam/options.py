@@ -10,6 +10,9 @@ import tyro
 
 __all__ = ["Attention", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "Retrieval"]
 
+PROTOCOL_NAMES = ("retrieval", "knn", "linear", "labels", "linear-paper", "doctor", "attention", "finetune")
+ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
+
 
 @dataclass(frozen=True)
 class Data:

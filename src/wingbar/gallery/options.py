@@ -8,10 +8,16 @@ from typing import Annotated, Literal
 
 import tyro
 
+from wingbar.config import FILE_ENDINGS, Config
+from wingbar.errors import UserError
 from wingbar.exam.options import Data
+from wingbar.exam.wanted import Wanted, data_of, find_place, find_wanted
+from wingbar.settings import check_device
 from wingbar.show.style import Format
 
-__all__ = ["Cam", "Map", "Neighbours", "Show", "Spread"]
+__all__ = ["PICTURES", "Cam", "Map", "Neighbours", "Show", "Spread", "resolve"]
+
+PICTURES = ("pairs", "cam", "spread", "curves", "neighbours", "map")  # in the order of a report
 
 
 @dataclass(frozen=True)
@@ -85,3 +91,24 @@ class Show:
     """auto, cpu or cuda."""
     quiet: bool = False
     """Show neither bars nor notes."""
+
+
+def resolve(asked: Show) -> tuple[list[Wanted], Config, Path]:
+    """The encoders, the data and the folder of pictures; what makes no sense is refused."""
+    wanted = [find_wanted(word, weights=asked.weights) for word in _encoders(asked)]
+    config, out = data_of(wanted, asked.data), find_place(asked.out, wanted, "pictures")
+    check_device(asked.device)
+    if asked.images < 1:
+        raise UserError(f"--images {asked.images} shows nothing; give at least 1")
+    return wanted, config, out
+
+
+def _encoders(asked: Show) -> list[str]:
+    """Every word that names no picture."""
+    words = [word for word in dict.fromkeys(asked.what) if word not in PICTURES]
+    if not words:
+        raise UserError("nothing to show; give a run's folder, a weights file, or a model's name with --weights")
+    for word in words:
+        if not asked.weights and not Path(word).expanduser().exists() and Path(word).suffix not in FILE_ENDINGS:
+            raise UserError(f"{word!r} is neither a run nor a picture; pictures are {', '.join(PICTURES)}")
+    return words

@@ -14,12 +14,12 @@ from wingbar.exam.options import Data, Evaluate
 from wingbar.exam.record import commit
 from wingbar.exam.subject import Subject
 from wingbar.gallery.visit import Visit, short_names
+from wingbar.provenance import installed
 from wingbar.report.contents import Command, PaperValues, Report, Scored, Verdict
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.report.pictures import gather_figures
 from wingbar.report.scores import method_in_words, on_record, paper_row, verdict
-from wingbar.runfolder import installed
 
 __all__ = ["gather_report"]
 

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import tyro
 
-from wingbar.data.listing import known
+from wingbar.config import Config
+from wingbar.errors import UserError, known
 from wingbar.files import check_place
-from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.tables import DATASETS, TABLES, Row
-from wingbar.types import UserError
+from wingbar.settings import changed, check_device, check_limits, parsed
 
 __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 
@@ -74,8 +74,9 @@ def check(asked: Reproduce) -> None:
     for table in asked.tables:
         chosen_rows(table, asked)
     for device in asked.device:
-        choose_device(device)
+        check_device(device)
     _check_numbers(asked)
+    check_limits(changed(Config(), parsed(asked.set)))
     for folder in (asked.out, asked.results):
         check_place(folder, remedy="give --out and --results other folders")
 

@@ -32,6 +32,7 @@ from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import checked, continued
+from wingbar.train.progress import working
 from wingbar.trial import Try, check
 
 __all__ = ["main"]
@@ -41,7 +42,8 @@ def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
     story = tyro.cli(Try, prog="wingbar try", args=arguments)
     check(story)
-    from wingbar.story import tell_story
+    with working("starting"):
+        from wingbar.story import tell_story
 
     try:
         tell_story(story)
@@ -88,7 +90,8 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _run(config: Config, recipe: str) -> None:
     """Train to the end, or until somebody stops it."""
-    from wingbar.runs import run
+    with working("starting"):
+        from wingbar.runs import run
 
     try:
         out = run(config, recipe=recipe).out

@@ -39,7 +39,7 @@ LAYERS = (
     {"build", "stages", "images"},
     {"recipes"},
     {"runfolder"},
-    {"provenance", "watch", "sketch", "shelf", "saved"},
+    {"provenance", "watch", "sketch", "shelf", "saved", "fitting"},
     {"runs", "doctor", "exam"},
     {"gallery"},
     {"report"},

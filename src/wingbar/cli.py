@@ -27,12 +27,13 @@ from wingbar.doctor.command import data
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
-from wingbar.process import keep_memory, refuse_several
+from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import checked, continued, recipe_of
 from wingbar.settings import read_config
+from wingbar.train.progress import working
 from wingbar.trial import Try, check
 from wingbar.words import parse
 
@@ -43,7 +44,8 @@ def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
     story = parse(Try, "try", arguments)
     check(story)
-    from wingbar.story import tell_story
+    with working("starting"):
+        from wingbar.story import tell_story
 
     try:
         tell_story(story)
@@ -104,7 +106,8 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _run(config: Config, recipe: str) -> None:
     """Train to the end, or until somebody stops it."""
-    from wingbar.runs import run
+    with working("starting"):
+        from wingbar.runs import run
 
     try:
         out = run(config, recipe=recipe).out
@@ -193,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_help())
         return
     keep_memory()
+    share_cores()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         refuse_several()

@@ -19,8 +19,11 @@ __all__ = [
     "choose_autocast",
     "choose_device",
     "compile_parts",
+    "describe_memory",
+    "forget_compiled",
     "gpu_name",
     "on_gpu_compiled",
+    "on_the_cpu",
     "release_parts",
     "uncompiled",
     "will_compile",
@@ -44,6 +47,21 @@ def gpu_name(name: str) -> str | None:
     """What kind of GPU a device is; None if it is none."""
     device = choose_device(name)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def describe_memory(device: torch.device) -> str:
+    """What has to hold everything that is computed on a device, in words."""
+    if device.type != "cuda":
+        return "the memory of this machine"
+    about = torch.cuda.get_device_properties(device)
+    return f"this GPU ({about.name}, {about.total_memory / 2**30:.0f} GiB)"
+
+
+def on_the_cpu() -> str:
+    """That a CPU computes, why, and with what."""
+    why = "run.device is cpu" if torch.cuda.is_available() else "no GPU here"
+    threads = torch.get_num_threads()
+    return f"{why}, training on the CPU with {threads} thread{'s' * (threads > 1)}"
 
 
 def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
@@ -81,6 +99,12 @@ def release_parts(method: Any) -> None:
     """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
     for part in _compilable(method):
         part._compiled_call_impl = None
+
+
+def forget_compiled(method: Any) -> None:
+    """Uncompiled again, and the memory of CUDA graphs given back."""
+    release_parts(method)
+    torch._dynamo.reset()
 
 
 @contextmanager

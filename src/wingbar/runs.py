@@ -6,8 +6,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from wingbar.build import build_method
 from wingbar.config import Config
@@ -15,8 +18,9 @@ from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
 from wingbar.errors import Collapsed
+from wingbar.fitting import train_stage
 from wingbar.images import count, find_source, open_source
-from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
+from wingbar.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
 from wingbar.process import refuse_several
 from wingbar.provenance import check_unreadable, environment, make_folder
 from wingbar.recipes import recipe_named
@@ -27,14 +31,16 @@ from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
 from wingbar.train.checkpoint import Keeper
-from wingbar.train.loop import After, train
-from wingbar.train.progress import Bar
+from wingbar.train.loop import After
+from wingbar.train.progress import Bar, hours, working
 from wingbar.train.record import Recorder
 from wingbar.types import Output
 from wingbar.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "resume", "run"]
+
+TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter
 
 
 class Result(NamedTuple):
@@ -83,18 +89,24 @@ def run(
 
 def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None) -> Result:
     """The run in its folder, which nobody else writes to."""
-    device = choose_device(config.run.device)
-    source = store or find_source(config)
-    check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
-    test = find_test(config, source)
-    method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
+    device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
+    if device.type == "cpu":
+        _notes(quiet=quiet)(f"{on_the_cpu()}; how long the run takes is said after the first steps")
+    with waiting("finding images"):
+        source = store or find_source(config)
+        check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
+        test = find_test(config, source)
+    with waiting(f"building {config.encoder.name}"):
+        method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
-    stages = build_stages(config, method, store, device)
-    looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
-    alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
-    out = make_folder(config, environment(store, source, recipe), store)
-    place = shelf.place(config, method) if shelf and len(stages) > 1 else None
+    tested = None if test is None else open_source(config, test, quiet=quiet)
+    with waiting("preparing the first step"):
+        stages = build_stages(config, method, store, device)
+        looks = build_looks(config, stages[-1], tested)
+        alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
+        out = make_folder(config, environment(store, source, recipe), store)
+        place = shelf.place(config, method) if shelf and len(stages) > 1 else None
     _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
@@ -120,18 +132,21 @@ def _run_stages(
     position = restore(config, stages, method, place=place, say=_notes(quiet=quiet))
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     with _signals() as asked_to_stop, drawing as sketches:
-        for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
-            start, watched = position.step if stage.name == position.stage else 0, looks if stage is stages[-1] else []
+        forecast = _forecast(choose_device(config.run.device), _notes(quiet=quiet))
+        left = stages[[stage.name for stage in stages].index(position.stage) :]
+        for number, stage in enumerate(left):
             _run_stage(
                 config,
                 stage,
                 method,
                 out,
-                watched,
-                start=start,
+                looks if stage is stages[-1] else [],
+                start=0 if number else position.step,
+                later=left[number + 1 :],
                 alarm=alarm,
                 sketch=sketches.during(stage.name),
                 asked_to_stop=asked_to_stop,
+                forecast=forecast,
                 quiet=quiet,
             )
             if place and stage.name == "decoder":
@@ -146,14 +161,17 @@ def _run_stage(
     looks: Sequence[Look],
     *,
     start: int,
+    later: Sequence[Stage],
     alarm: CollapseAlarm,
     sketch: After,
     asked_to_stop: Callable[[], int],
+    forecast: Callable[[Bar], None],
     quiet: bool,
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
+    behind = sum(other.steps * other.units for other in later) / stage.units
+    with Bar(stage.name, stage.steps, done=start, later=behind, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
         recorder.listeners += [
             bar.tell,
@@ -162,20 +180,19 @@ def _run_stage(
             alarm,
         ]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
+        reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
         with last_good_state(keeper):
-            train(
-                stage.method,
-                stage.batches,
-                stage.optimizers,
-                stage.schedule,
+            train_stage(
+                stage,
+                later,
                 start=start,
-                stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
+                after=(watching, recorder, keeper, sketch, *reporting, *stopping),
+                again=f"wingbar resume {out}",
             )
             keeper.save(stage.steps)
 
@@ -196,6 +213,21 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
 
 def _notes(*, quiet: bool) -> Callable[[str], None]:
     return lambda sentence: None if quiet else print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+
+def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
+    """Says once how long the run takes on a CPU, as soon as its steps have been timed."""
+    told = device.type != "cpu"
+
+    def forecast(bar: Bar) -> None:
+        nonlocal told
+        if told or bar.left is None or bar.pace.timed < TIMED:
+            return
+        told = True
+        less = "; fewer run.epochs, a smaller data.size or encoder.name take less" if bar.left > LONG else ""
+        say(f"on this CPU the whole run ends in about {hours(bar.left)}{less}")
+
+    return forecast
 
 
 def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:

@@ -17,14 +17,11 @@ from wingbar.config import Config
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
-from wingbar.stages import build_optimizers, prepare
+from wingbar.stages import METHOD_UNITS, MOCO_UNITS, build_optimizers, prepare
 from wingbar.train.loop import train
 from wingbar.types import Batch
 
 __all__ = ["bench_step", "memory_given_back", "time_step"]
-
-# Work of a step in encoder passes per image, a backward counting as two: MoCo v2 and the method.
-MOCO_UNITS, METHOD_UNITS = 4, 14
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:

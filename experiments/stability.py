@@ -219,7 +219,7 @@ def _urgency(trial: Trial) -> tuple[int, int]:
     """Sorting is stable, so equals stay in the order asked for."""
     if trial.remedy == "none" and trial.arm != "feature-uniform":
         return (1 if trial.repeat else 0), trial.seed
-    return {"feature": 2, "moco": 3}.get(trial.arm, 4), trial.seed
+    return {"feature": 2, "moco": 3}.get(trial.arm, 4 if trial.remedy == "none" else 5), trial.seed
 
 
 def _identity(asked: Asked, trial: Trial) -> Line:

@@ -56,7 +56,7 @@ from wingbar.weights import weights_hash
 
 ARMS = ("moco", "third", "feature", "feature-uniform")
 NEIGHBOURS = 20
-LENGTH_MOMENTUM = 0.99  # of the feature's running length
+LENGTH_MOMENTUM = 0.9  # of the running length: the first steps can double it
 
 # What "lost" and "healthy" mean, in points of rank-1 below the initialisation and in shares of what it had.
 LOST = {"raw/rank-1": 5.0, "white/rank-1": 3.0}

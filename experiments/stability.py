@@ -56,7 +56,7 @@ from wingbar.weights import weights_hash
 
 ARMS = ("moco", "third", "feature", "feature-uniform")
 NEIGHBOURS = 20
-LENGTH_MOMENTUM = 0.99  # of the feature's running length
+LENGTH_MOMENTUM = 0.9  # of the running length: the first steps can double it
 
 # What "lost" and "healthy" mean, in points of rank-1 below the initialisation and in shares of what it had.
 LOST = {"raw/rank-1": 5.0, "white/rank-1": 3.0}
@@ -219,7 +219,7 @@ def _urgency(trial: Trial) -> tuple[int, int]:
     """Sorting is stable, so equals stay in the order asked for."""
     if trial.remedy == "none" and trial.arm != "feature-uniform":
         return (1 if trial.repeat else 0), trial.seed
-    return {"feature": 2, "moco": 3}.get(trial.arm, 4), trial.seed
+    return {"feature": 2, "moco": 3}.get(trial.arm, 4 if trial.remedy == "none" else 5), trial.seed
 
 
 def _identity(asked: Asked, trial: Trial) -> Line:

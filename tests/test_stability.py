@@ -141,6 +141,7 @@ def test_the_most_telling_runs_come_first(stability):
     assert {(run.arm, run.remedy) for run in runs[6:8]} == {("moco", "none"), ("feature", "none")}
     assert {run.arm for run in runs[8:30]} == {"feature"} and {run.seed for run in runs[8:19]} == {100}
     assert {run.arm for run in runs[30:50]} == {"moco"}
+    assert {run[:2] for run in runs[50:52]} == {("feature-uniform", "none")}
 
 
 def test_the_record_is_gone_on_with(stability, asked, tmp_path, capsys):

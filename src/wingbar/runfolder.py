@@ -16,10 +16,12 @@ from typing import Any
 import torch
 
 from wingbar.config import Config
+from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
 from wingbar.data.locks import Holder, alone
 from wingbar.data.store import Store
+from wingbar.data.subset import as_stored
 from wingbar.files import check_place, remove_partial, write_text
 from wingbar.settings import changed, from_json, named, to_json
 from wingbar.types import UserError
@@ -28,7 +30,6 @@ __all__ = [
     "check_continuation",
     "check_folder",
     "check_unreadable",
-    "environment",
     "held",
     "installed",
     "is_new",
@@ -37,8 +38,8 @@ __all__ = [
     "surroundings",
 ]
 
-UNREADABLE, LOCK = "unreadable.txt", ".lock"
-OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", UNREADABLE)
+UNREADABLE, IMAGES, LOCK = "unreadable.txt", "images.txt", ".lock"
+OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", IMAGES, UNREADABLE)
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
@@ -140,18 +141,21 @@ def check_continuation(config: Config, saved: str) -> list[str]:
     return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
 
-def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path:
+def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
     """Make the run's folder, or find it as it was left."""
-    out = Path(config.run.out)
+    out, contents = Path(config.run.out), _contents(store, source)
+    made_with = _environment(store, source, recipe, contents)
     if config.run.overwrite and out.exists():
         _empty(out)
     for name in OWN:
         remove_partial(out / name)
     if (out / "config.json").exists():
-        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")))
+        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")), contents, out)
     else:
         kept = changed(config, {"run.overwrite": False, "run.resume": False})
         write_text(out / "environment.json", json.dumps(made_with, indent=2) + "\n")
+        if contents:
+            write_text(out / IMAGES, contents)
         write_text(out / "config.json", to_json(kept) + "\n")
     if store.broken:
         _list_unreadable(out, store)
@@ -188,18 +192,42 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:
-    """A run cannot go on with other images than it began with."""
+def _check_data(now: dict[str, Any], before: dict[str, Any], contents: str, out: Path) -> None:
+    """A run cannot go on with other images than it began with; of an earlier version's only names are known."""
     for key in ("images", "split"):
         if now.get(key) != before.get(key):
             raise UserError(f"the data is not what this run began with: {key} was {before.get(key)}, is {now.get(key)}")
+    if now.get("contents") != before.get("contents", now.get("contents")):
+        raise UserError(
+            f"{_what_changed(contents, out / IMAGES)} other contents than when this run began; "
+            "put the old files back to go on, or train anew in another folder"
+        )
 
 
-def environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
+def _what_changed(contents: str, before: Path) -> str:
+    """Which images have changed, by the list that the run began with, if it is still there."""
+    if not before.exists():
+        return "the images have"
+    began = set(before.read_text(encoding="utf-8", errors="surrogateescape").split("\n"))
+    lines = contents.split("\n")[:-1]
+    names = [line.partition(" ")[2] for line in lines if line not in began]
+    return f"{len(names):,} of {len(lines):,} images, first {names[0]}, have" if names else "the images have"
+
+
+def _contents(store: Store, source: Source | Store) -> str:
+    """A line per image, by name: what is in its file, as a hash, and its name; nothing where no files are known."""
+    if not isinstance(source, Listing) or not store.contents:
+        return ""
+    pairs = zip(as_stored(source, store).names, store.contents, strict=True)
+    return "".join(f"{content.hex()} {name}\n" for name, content in sorted(pairs))
+
+
+def _environment(store: Store, source: Source | Store, recipe: str, contents: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
     split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
     counts = {"images": len(store.images), "unreadable": len(store.broken)}
-    return {"recipe": recipe, **surroundings(), **counts, **split}
+    held = {"contents": digest(os.fsencode(contents)).hex()[:12]} if contents else {}
+    return {"recipe": recipe, **surroundings(), **counts, **split, **held}
 
 
 def surroundings() -> dict[str, Any]:

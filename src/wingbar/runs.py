@@ -22,7 +22,6 @@ from wingbar.recipes import recipe_named
 from wingbar.runfolder import (
     check_folder,
     check_unreadable,
-    environment,
     held,
     is_run,
     make_folder,
@@ -104,7 +103,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     stages = build_stages(config, method, store, device)
     looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
     alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
-    out = make_folder(config, environment(store, source, recipe), store)
+    out = make_folder(config, store, source, recipe)
     place = shelf.place(config, method) if shelf and len(stages) > 1 else None
     _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)

@@ -110,7 +110,7 @@ def cached(
         os.utime(entry / ABOUT)  # when it was last used
     images, facts = found
     report.say(f"{len(images):,} images, {readable_size(len(images) * row_bytes(side))}, from {entry}")
-    return assemble(images, facts, paths, labels)
+    return assemble(images, facts, paths, labels, hashes)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from wingbar.config import Config
-from wingbar.data.cache import Report, cache_root
+from wingbar.data.cache import Report
 from wingbar.data.datasets import Source, Split, load, look_alikes
+from wingbar.data.entry import cache_root
 from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read

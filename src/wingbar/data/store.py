@@ -26,7 +26,6 @@ __all__ = [
     "find_images",
     "open_rgb",
     "readable",
-    "row_bytes",
 ]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
@@ -61,11 +60,6 @@ class Store(NamedTuple):
     labels: Int[Tensor, " n"] | None = None
     broken: Sequence[Broken] = ()
     contents: Sequence[bytes] = ()  # hashes of the images' files; nothing where there are none
-
-
-def row_bytes(side: int) -> int:
-    """Bytes of one stored image."""
-    return 3 * side * side
 
 
 # --- which files -----------------------------------------------------------------------------------------------------

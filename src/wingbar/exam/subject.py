@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data import views
-from wingbar.data.cache import cache_root
+from wingbar.data.entry import cache_root
 from wingbar.encoder import Encoder, check_size
 from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
 from wingbar.evaluate.features import Prepare, embed_images

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tyro
 
-from wingbar.data.cache import readable_size
+from wingbar.data.entry import readable_size
 from wingbar.data.listing import known
 from wingbar.exam.candidates import Candidate, data_of, find_candidate
 from wingbar.exam.protocols import PROTOCOLS

@@ -213,9 +213,7 @@ def test_what_is_streamed_is_compared_row_by_row(photos, root):
     flip(root / entries(root)[0].key / "images.u8")
     good = [row for row in range(8) if row != 4]
     assert torch.equal(store.images[torch.tensor(good)], decode(find_images(photos), side=SIDE).images[good])
-    with pytest.raises(
-        UserError, match=r"^image 4 in .*images\.u8 is not as it was written; .* start again .* decoded anew$"
-    ):
+    with pytest.raises(UserError, match=r"^image 4 in .*u8 is not as it was written; .* start again .* anew$"):
         store.images[torch.arange(8)]
     _, heard, count = opened(photos, root)
     assert "decoding images" in heard.bars and count == 1

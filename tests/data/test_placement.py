@@ -225,7 +225,7 @@ def test_a_run_is_the_same_wherever_its_images_lie(where, cache, reference, phot
 
 @pytest.mark.parametrize("where", ["auto", "streamed"])
 def test_nobody_trains_on_a_damaged_cache(where, photos, tmp_path, monkeypatch, capsys):
-    """200 kB of zeros in the middle of 442, images 6 to 16: said, mended, and the numbers are those of a whole cache."""
+    """200 kB of zeros in the middle of 442, images 6 to 16: said, mended, and the numbers are as with a whole cache."""
     monkeypatch.setenv("WINGBAR_CACHE", str(tmp_path / "cache"))
     settings = {**SMALL, "data.stored": 80, "run.epochs": 1, "data.placement": where}
     whole = wingbar.fit(photos, out=tmp_path / "whole", recipe="moco", settings=settings)

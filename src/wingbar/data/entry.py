@@ -34,7 +34,7 @@ __all__ = [
 
 PIXELS, ASPECTS, SUMS, ABOUT = "images.u8", "aspect.f32", "sums.u32", "about.json"
 PARTIAL, HASHES = ".partial", "hashes"
-CHUNK = 1 << 22  # bytes that a thread reads at once
+CHUNK = 1 << 20  # bytes that a thread reads at once
 
 
 class About(NamedTuple):

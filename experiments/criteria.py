@@ -31,6 +31,7 @@ from wingbar.config import Config
 from wingbar.criteria import GradCam, LowVariance, ascent, descent, magnitude, own_term
 from wingbar.data.batches import Batches
 from wingbar.data.store import Store
+from wingbar.errors import UserError
 from wingbar.exam.splits import open_split
 from wingbar.images import find_source
 from wingbar.losses import unit_length
@@ -40,7 +41,7 @@ from wingbar.perturb import by_rank, minmax
 from wingbar.saved import load_method
 from wingbar.settings import changed, from_json
 from wingbar.stages import build_views, plain_images
-from wingbar.types import Probe, UserError
+from wingbar.types import Probe
 
 BEST = 0.1  # of the dimensions: those that say most
 

@@ -37,6 +37,7 @@ from wingbar.data.batches import fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder, evaluation_mode, frozen_statistics
+from wingbar.errors import UserError
 from wingbar.evaluate.collapse import geometry
 from wingbar.evaluate.features import embed_images
 from wingbar.evaluate.retrieval import retrieve
@@ -51,7 +52,7 @@ from wingbar.settings import changed, parsed
 from wingbar.stages import Stage, build_optimizers, build_stages, plain_images
 from wingbar.train.loop import train
 from wingbar.train.optim import Optimizers
-from wingbar.types import Batch, Output, ParamGroup, Probe, UserError
+from wingbar.types import Batch, Output, ParamGroup, Probe
 from wingbar.weights import weights_hash
 
 ARMS = ("moco", "third", "feature", "feature-uniform")

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import tyro
 
 from wingbar.config import Config
-from wingbar.errors import Collapsed, NonFiniteLoss
+from wingbar.errors import Collapsed, NonFiniteLoss, UserError
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.exam.splits import split_digest
@@ -36,7 +36,6 @@ from wingbar.reproduce.results import append
 from wingbar.runs import run
 from wingbar.settings import changed, named, parsed
 from wingbar.shelf import DecoderShelf
-from wingbar.types import UserError
 
 FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
 SCORES = ("kNN", "rank-1", "mAP", "linear")

@@ -49,7 +49,7 @@ LAYERS = (
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 ALONE = {
-    "data": {"types", "errors", "data"},
+    "data": {"types", "errors", "files", "terminal", "data"},
     "losses": {"types"},
     "perturb": set(),
     "heads": set(),

@@ -11,9 +11,9 @@ import pytest
 
 from wingbar import config as config_module
 from wingbar.config import Config
+from wingbar.errors import UserError
 from wingbar.recipes import RECIPES
 from wingbar.settings import changed, from_json, to_json
-from wingbar.types import UserError
 
 EXTREMES = [
     {},

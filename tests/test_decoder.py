@@ -17,7 +17,7 @@ from wingbar.decoder import (
     tiny_decoder,
     unit_pixels,
 )
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

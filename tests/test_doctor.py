@@ -22,10 +22,10 @@ from wingbar.data.views import plain
 from wingbar.doctor.check import check
 from wingbar.doctor.report import LISTED, RELATIONS, Report, to_json
 from wingbar.doctor.verdicts import judge
+from wingbar.errors import UserError
 from wingbar.show import style
 from wingbar.show.sheet import shortened
 from wingbar.show.twins import Match, contact_sheet
-from wingbar.types import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS

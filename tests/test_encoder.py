@@ -23,8 +23,8 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
+from wingbar.errors import UserError
 from wingbar.trunks import build_encoder
-from wingbar.types import UserError
 
 # name: (attribute that is torchvision's classifier, width of the vector, does the vector equal the map's mean)
 TORCHVISION = {

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from wingbar.errors import UserError
 from wingbar.files import NotWritten, append, atomic, check_place, read_lines, write_text
-from wingbar.types import UserError
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):

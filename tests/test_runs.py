@@ -1,7 +1,9 @@
 """A whole run from a folder of somebody's pictures to an encoder, and what it leaves behind."""
 
+import hashlib
 import json
 import math
+import os
 import shutil
 
 import pytest
@@ -10,7 +12,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 import wingbar
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 SMALL = {
     "data.size": 32,
@@ -53,7 +55,7 @@ def test_fit_leaves_everything_needed(result, photos):
     names = {path.name for path in result.out.iterdir()}
     assert names == {
         *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt"),
-        *("encoder.safetensors", "unreadable.txt", "tensorboard"),
+        *("encoder.safetensors", "unreadable.txt", "images.txt", "tensorboard"),
     }
     assert "damaged.jpg" in (result.out / "unreadable.txt").read_text()
     environment = json.loads((result.out / "environment.json").read_text())
@@ -146,6 +148,39 @@ def test_resuming_with_other_images_is_refused(photos, tmp_path):
     shutil.copy(folder / "roll 0" / "0.png", folder / "another.png")
     with pytest.raises(UserError, match="not what this run began with"):
         wingbar.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["cached", "uncached"])
+def test_a_run_knows_what_was_in_its_images(cache, photos, tmp_path):
+    """Two images are overwritten under their names, in the size they had; new times alone mean nothing."""
+    folder, out = tmp_path / "photos", tmp_path / "run"
+    shutil.copytree(photos, folder)
+    settings = {**SMALL, "run.epochs": 1, "data.cache": cache}
+    wingbar.fit(folder, out=out, recipe="moco", settings=settings)
+    listed = {name: content for content, _, name in (line.partition(" ") for line in lines_of(out / "images.txt"))}
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.png")}
+    hashes = {name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for name, path in files.items()}
+    assert listed == hashes, "the damaged file was not trained on"
+    for path in files.values():
+        os.utime(path, (1e9, 1e9))
+    wingbar.resume(out)
+    for name in ("roll 1/4.png", "roll 2/8.png"):
+        picture = Image.open(files[name]).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        picture.save(files[name], compress_level=0)
+        os.utime(files[name], (1e9, 1e9))
+    with pytest.raises(UserError, match=r"^2 of 20 images, first roll 1/4\.png, have other contents .*; put .* back"):
+        wingbar.resume(out)
+    (out / "images.txt").unlink()
+    with pytest.raises(UserError, match=r"^the images have other contents"):
+        wingbar.resume(out)
+    environment = json.loads((out / "environment.json").read_text())
+    del environment["contents"]  # as an earlier version would have left it
+    (out / "environment.json").write_text(json.dumps(environment))
+    wingbar.resume(out)
+
+
+def lines_of(path):
+    return path.read_text().splitlines()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from wingbar import state
+from wingbar.errors import UserError
 from wingbar.state import Average, Ring, keeping
-from wingbar.types import UserError
 
 
 def numbered(start: int, count: int) -> Tensor:

@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from wingbar import runs
-from wingbar.errors import Interrupted
+from wingbar.errors import Interrupted, UserError
 from wingbar.story import tell_story
 from wingbar.trial import Try
-from wingbar.types import UserError
 
 
 def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from wingbar import recipes
-from wingbar.errors import Collapsed, NonFiniteLoss
+from wingbar.errors import Collapsed, NonFiniteLoss, UserError
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed, check_limits
-from wingbar.types import UserError
 
 PLANS = sorted((Path(__file__).parents[1] / "experiments" / "tuning").glob("*.json"))
 

@@ -21,9 +21,9 @@ from torchvision import models
 
 from wingbar import changed, run
 from wingbar.encoder import Encoder
+from wingbar.errors import UserError
 from wingbar.recipes import recipe_named
 from wingbar.trunks import build_encoder
-from wingbar.types import UserError
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "weights" / "resnet50_imagenet1k.safetensors"

@@ -19,9 +19,10 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
+from wingbar.errors import UserError
 from wingbar.methods import METHODS, SimSiam, SynthPairs, moco, synth
 from wingbar.state import keeping
-from wingbar.types import STD, UserError
+from wingbar.types import STD
 from wingbar.weights import encoder_with_weights
 
 __all__ = ["build_method"]

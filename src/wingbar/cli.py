@@ -12,10 +12,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import tyro
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from wingbar.bench.command import bench
 from wingbar.config import Config
+from wingbar.data.cachecommand import cache
 from wingbar.doctor.command import data
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
@@ -116,52 +116,6 @@ def _run(config: Config, recipe: str) -> None:
     print(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
-@dataclass(frozen=True)
-class _List:
-    """Show what lies in the cache of decoded images."""
-
-
-@dataclass(frozen=True)
-class _Clear:
-    """Remove entries from the cache of decoded images, all of them if none is named."""
-
-    keys: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Keys, or their beginnings, as `wingbar cache list` shows them."""
-    unused_days: float = 0.0
-    """Only what was not used for so many days."""
-
-
-def _cache(arguments: Sequence[str]) -> None:
-    """decoded images on disk: wingbar cache list, wingbar cache clear [KEY …] [--unused-days N]"""
-    chosen: _List | _Clear = tyro.extras.subcommand_cli_from_dict(
-        {"list": _List, "clear": _Clear}, prog="wingbar cache", args=list(arguments) or ["list"]
-    )
-    from wingbar.data.cache import cache_root, readable_size
-    from wingbar.data.upkeep import clear, entries, features_size
-
-    root = cache_root()
-    if isinstance(chosen, _List):
-        Console().print(_entries_table(entries(root), features_size(root), title=str(root)))
-        return
-    done = clear(root, keys=chosen.keys, unused_days=chosen.unused_days)
-    print(f"Removed {done.removed} entries, {readable_size(done.freed)}, from {root}.")
-    for key in done.in_use:
-        print(f"{key} is in use by another process and stays.")
-
-
-def _entries_table(kept: Sequence[Any], features: int, *, title: str) -> Table:
-    from wingbar.data.cache import readable_size
-
-    table = Table("key", "from", "images", "side", "size", "last used", title=title)
-    for key, about, size, used in kept:
-        when = datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
-        table.add_row(key[:12], about.origin, f"{about.images:,}", str(about.side), readable_size(size), when)
-    table.add_section()
-    table.add_row("features", "of encoders, by wingbar evaluate", "", "", readable_size(features), "")
-    table.add_row("total", "", "", "", readable_size(features + sum(entry.bytes for entry in kept)), "")
-    return table
-
-
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
@@ -172,7 +126,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": report,
     "reproduce": reproduce,
     "bench": bench,
-    "cache": _cache,
+    "cache": cache,
     "data": data,
 }
 

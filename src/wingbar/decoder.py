@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wingbar.types import MEAN, STD, UserError
+from wingbar.errors import UserError
+from wingbar.types import MEAN, STD
 
 __all__ = [
     "DECODERS",

@@ -8,14 +8,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from wingbar.config import Config
-from wingbar.data.cache import Report, cache_root
+from wingbar.data.cache import Report
 from wingbar.data.datasets import Source, Split, load, look_alikes
+from wingbar.data.entry import cache_root
 from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
+from wingbar.errors import UserError
 from wingbar.train.progress import Bar
-from wingbar.types import UserError
 
 __all__ = ["count", "find_source", "open_source"]
 

@@ -14,17 +14,19 @@ from typing import Any
 import torch
 
 from wingbar.config import Config
+from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
 from wingbar.data.store import Store
+from wingbar.data.subset import as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
-from wingbar.runfolder import FREE, LOCK, UNREADABLE, differences
+from wingbar.runfolder import FREE, IMAGES, LOCK, UNREADABLE, differences
 from wingbar.settings import changed, from_json, named, to_json
 
-__all__ = ["check_continuation", "check_unreadable", "environment", "installed", "make_folder", "surroundings"]
+__all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
 
-OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", UNREADABLE)
+OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", IMAGES, UNREADABLE)
 UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change
 
 
@@ -46,18 +48,21 @@ def check_continuation(config: Config, saved: str) -> list[str]:
     return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
 
-def make_folder(config: Config, made_with: dict[str, Any], store: Store) -> Path:
+def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
     """Make the run's folder, or find it as it was left."""
-    out = Path(config.run.out)
+    out, contents = Path(config.run.out), _contents(store, source)
+    made_with = _environment(store, source, recipe, contents)
     if config.run.overwrite and out.exists():
         _empty(out)
     for name in OWN:
         remove_partial(out / name)
     if (out / "config.json").exists():
-        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")))
+        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")), contents, out)
     else:
         kept = changed(config, {"run.overwrite": False, "run.resume": False})
         write_text(out / "environment.json", json.dumps(made_with, indent=2) + "\n")
+        if contents:
+            write_text(out / IMAGES, contents)
         write_text(out / "config.json", to_json(kept) + "\n")
     if store.broken:
         _list_unreadable(out, store)
@@ -94,18 +99,42 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _check_data(now: dict[str, Any], before: dict[str, Any]) -> None:
-    """A run cannot go on with other images than it began with."""
+def _check_data(now: dict[str, Any], before: dict[str, Any], contents: str, out: Path) -> None:
+    """A run cannot go on with other images than it began with; of an earlier version's only names are known."""
     for key in ("images", "split"):
         if now.get(key) != before.get(key):
             raise UserError(f"the data is not what this run began with: {key} was {before.get(key)}, is {now.get(key)}")
+    if now.get("contents") != before.get("contents", now.get("contents")):
+        raise UserError(
+            f"{_what_changed(contents, out / IMAGES)} other contents than when this run began; "
+            "put the old files back to go on, or train anew in another folder"
+        )
 
 
-def environment(store: Store, source: Source | Store, recipe: str) -> dict[str, Any]:
+def _what_changed(contents: str, before: Path) -> str:
+    """Which images have changed, by the list that the run began with, if it is still there."""
+    if not before.exists():
+        return "the images have"
+    began = set(before.read_bytes().split(b"\n"))
+    lines = contents.encode(errors="backslashreplace").split(b"\n")[:-1]  # as it was written
+    names = [line.partition(b" ")[2].decode() for line in lines if line not in began]
+    return f"{len(names):,} of {len(lines):,} images, first {names[0]}, have" if names else "the images have"
+
+
+def _contents(store: Store, source: Source | Store) -> str:
+    """A line per image, by name: what is in its file, as a hash, and its name; nothing where no files are known."""
+    if not isinstance(source, Listing) or not store.contents:
+        return ""
+    pairs = zip(as_stored(source, store).names, store.contents, strict=True)
+    return "".join(f"{content.hex()} {name}\n" for name, content in sorted(pairs))
+
+
+def _environment(store: Store, source: Source | Store, recipe: str, contents: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
     split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
     counts = {"images": len(store.images), "unreadable": len(store.broken)}
-    return {"recipe": recipe, **surroundings(), **counts, **split}
+    held = {"contents": digest(os.fsencode(contents)).hex()[:12]} if contents else {}
+    return {"recipe": recipe, **surroundings(), **counts, **split, **held}
 
 
 def surroundings() -> dict[str, Any]:

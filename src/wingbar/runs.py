@@ -22,7 +22,7 @@ from wingbar.fitting import train_stage
 from wingbar.images import count, find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
 from wingbar.process import refuse_several
-from wingbar.provenance import check_unreadable, environment, make_folder
+from wingbar.provenance import check_unreadable, make_folder
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import checked, continued, held
 from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
@@ -105,7 +105,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         stages = build_stages(config, method, store, device)
         looks = build_looks(config, stages[-1], tested)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
-        out = make_folder(config, environment(store, source, recipe), store)
+        out = make_folder(config, store, source, recipe)
         place = shelf.place(config, method) if shelf and len(stages) > 1 else None
     _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)

@@ -16,11 +16,11 @@ from wingbar.data.batches import Batches, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.encoder import evaluation_mode, frozen_statistics
+from wingbar.errors import UserError
 from wingbar.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
 from wingbar.methods import Rebuild
 from wingbar.methods.rebuild import embed_as_is
 from wingbar.train import optim
-from wingbar.types import UserError
 
 __all__ = ["Stage", "build_optimizers", "build_stages", "build_views", "plain_images", "prepare", "step_units"]
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Average", "Ring", "keeping"]
 

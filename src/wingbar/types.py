@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
 
-from wingbar.errors import UserError
-
 __all__ = [
     "MEAN",
     "STD",
@@ -22,7 +20,6 @@ __all__ = [
     "Output",
     "ParamGroup",
     "Probe",
-    "UserError",
     "Views",
 ]
 

@@ -18,6 +18,7 @@ from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
 from wingbar.encoder import evaluation_mode
+from wingbar.errors import UserError
 from wingbar.evaluate.collapse import Geometry
 from wingbar.evaluate.diagnosis import facts, signs_of
 from wingbar.evaluate.knn import knn_correct
@@ -28,7 +29,7 @@ from wingbar.machine import choose_autocast, choose_device, uncompiled
 from wingbar.settings import changed
 from wingbar.stages import Stage, plain_images
 from wingbar.train.loop import After
-from wingbar.types import Output, UserError
+from wingbar.types import Output
 
 __all__ = [
     "CollapseAlarm",

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from wingbar.config import FILE_ENDINGS
 from wingbar.encoder import Encoder, Layout
+from wingbar.errors import UserError
 from wingbar.tensors import save_tensors
-from wingbar.types import MEAN, STD, UserError
+from wingbar.types import MEAN, STD
 
 __all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
 

@@ -19,8 +19,9 @@ from wingbar.bench.train import bench_train
 from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.config import Data as Settings
+from wingbar.errors import UserError
 from wingbar.settings import changed
-from wingbar.types import Batch, UserError
+from wingbar.types import Batch
 
 SMALL = {
     "data.size": 32,

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from wingbar.data import geometry, views
 from wingbar.data.annotations import boxes_in_view, masks_in_view, parts_in_view, points_in_view, upright_sizes
 from wingbar.data.store import decode
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 SIZE = 56
 TRANSFORMS = {

@@ -13,7 +13,8 @@ from wingbar.data import batches as batches_module
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
-from wingbar.types import Batch, UserError
+from wingbar.errors import UserError
+from wingbar.types import Batch
 
 COUNT = 23
 

@@ -16,13 +16,16 @@ from PIL import Image
 from wingbar.cli import main
 from wingbar.data import cache as cache_module
 from wingbar.data import contents, locks
-from wingbar.data.cache import Report, cache_root, cached
+from wingbar.data import entry as entry_module
+from wingbar.data.cache import Report, cached
 from wingbar.data.datasets import load
+from wingbar.data.entry import cache_root, check_images, read_parts
 from wingbar.data.listing import Listing
 from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images
 from wingbar.data.upkeep import clear, entries
-from wingbar.types import UserError
+from wingbar.errors import UserError
+from wingbar.exam.kept import kept
 
 SIDE = 16
 
@@ -163,7 +166,9 @@ def test_another_question_is_another_entry(change, photos, root):
     assert len(entries(root)) == 2
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "aspect", "about", "gone", "version"])
+@pytest.mark.parametrize(
+    "damage", ["short", "long", "aspect", "about", "gone", "version", "bit", "stretched", "sum", "without sums"]
+)
 def test_a_damaged_entry_is_made_anew(damage, photos, root):
     opened(photos, root)
     entry = root / entries(root)[0].key
@@ -174,11 +179,44 @@ def test_a_damaged_entry_is_made_anew(damage, photos, root):
         (entry / "images.u8").unlink()
     elif damage == "version":  # another Pillow may read what this one could not
         (entry / "about.json").write_text((entry / "about.json").read_text().replace('"pillow": "', '"pillow": "0.'))
+    elif damage in ("bit", "stretched", "sum"):  # of a size that is right
+        flip(entry / {"bit": "images.u8", "stretched": "aspect.f32", "sum": "sums.u32"}[damage])
+    elif damage == "without sums":  # by an earlier version
+        (entry / "sums.u32").unlink()
     else:
         (entry / {"aspect": "aspect.f32", "about": "about.json"}[damage]).write_bytes(b"{}")
     store, heard, count = opened(photos, root)
     assert "decoding images" in heard.bars and count == 1
-    assert torch.equal(store.images, decode(find_images(photos), side=SIDE).images)
+    assert heard.said[0].startswith(f"the cached images in {entry} are made anew: ") and "\n" not in heard.said[0]
+    plain = decode(find_images(photos), side=SIDE)
+    assert torch.equal(store.images, plain.images) and torch.equal(store.aspect, plain.aspect)
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_hashes_that_are_damaged_are_not_believed(photos, root):
+    """Or a file would seem to have changed that did not."""
+    opened(photos, root)
+    (memory,) = (root / "hashes").iterdir()
+    flip(memory)
+    _, heard, count = opened(photos, root)
+    assert heard.bars == {"hashing files": 9} and count == 1
+
+
+def test_what_is_streamed_is_compared_row_by_row(photos, root):
+    store = cached(find_images(photos), side=SIDE, root=root, read=OnDisk)
+    flip(root / entries(root)[0].key / "images.u8")
+    good = [row for row in range(8) if row != 4]
+    assert torch.equal(store.images[torch.tensor(good)], decode(find_images(photos), side=SIDE).images[good])
+    with pytest.raises(UserError, match=r"^image 4 in .*u8 is not as it was written; .* start again .* anew$"):
+        store.images[torch.arange(8)]
+    _, heard, count = opened(photos, root)
+    assert "decoding images" in heard.bars and count == 1
 
 
 def test_a_folder_of_broken_files_leaves_nothing(root, tmp_path):
@@ -323,6 +361,40 @@ def test_clearing_an_unknown_key_is_refused(three, root, capsys):
             main(["cache", "clear", key])
         assert stop.value.code == 2 and "cache list" in capsys.readouterr().err
     assert len(entries(root)) == 3
+
+
+def test_everything_can_be_verified(three, root, capsys):
+    """More than a chunk of images, some of them damaged in one entry, and a file of features."""
+    features = root / "features" / "abc.safetensors"
+    kept(root, ["an encoder"], lambda: torch.arange(12.0).reshape(3, 4))
+    next(features.parent.iterdir()).rename(features)
+    main(["cache", "verify"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[:-1] == [*(f"{key}: whole" for key in sorted(three)), "features/abc.safetensors: whole"]
+    flip(root / three[1] / "images.u8")
+    flip(features)
+    with pytest.raises(SystemExit) as stop:
+        main(["cache", "verify"])
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and f"{three[1]}: DAMAGED, 1 of its 8 images" in said.out
+    assert said.out.count("whole") == 2 and "features/abc.safetensors: DAMAGED" in said.out
+    assert "2 of 4 " in said.err and "cache clear" in said.err and said.err.count("\n") == 1
+    main(["cache", "verify", three[0][:12], three[2]])
+    assert capsys.readouterr().out.count(": whole") == 2
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_every_image_is_looked_at_whatever_is_read_at_once(step, photos, root, monkeypatch):
+    monkeypatch.setattr(entry_module, "CHUNK", step * 3 * SIDE * SIDE)
+    opened(photos, root)
+    path = root / entries(root)[0].key
+    content, sums = bytearray((path / "images.u8").read_bytes()), read_parts(path).sums
+    check_images(path / "images.u8", sums, row=3 * SIDE * SIDE)
+    for row in (0, 5, 7):
+        content[row * 3 * SIDE * SIDE] ^= 255
+    (path / "images.u8").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^3 of its 8 images"):
+        check_images(path / "images.u8", sums, row=3 * SIDE * SIDE)
 
 
 @pytest.mark.parametrize("read", [mapped, OnDisk], ids=["mapped", "on disk"])

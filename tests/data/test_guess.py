@@ -9,7 +9,7 @@ from PIL import Image
 
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.readers import read
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 
 def plant(root: Path, *names: str) -> Path:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from wingbar.data.lookalike import Lookalike, Sample, draw, draw_nuisance, render, species
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 
 def nuisance(seed: int):

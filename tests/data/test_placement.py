@@ -20,7 +20,7 @@ from wingbar.data.memory import free_host_memory
 from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, choose_placement, place
 from wingbar.data.store import Files, Store, decode, find_images
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 CPU = torch.device("cpu")
 SIDE = 20
@@ -221,6 +221,27 @@ def reference(photos, tmp_path_factory) -> Path:
 def test_a_run_is_the_same_wherever_its_images_lie(where, cache, reference, photos, tmp_path):
     other = {**SMALL, "data.placement": where, "data.cache": cache, "data.workers": 2}
     assert numbers(wingbar.fit(photos, out=tmp_path / "run", settings=other).out) == numbers(reference)
+
+
+@pytest.mark.parametrize("where", ["auto", "streamed"])
+def test_nobody_trains_on_a_damaged_cache(where, photos, tmp_path, monkeypatch, capsys):
+    """200 kB of zeros in the middle of 442, images 6 to 16: said, mended, and the numbers are as with a whole cache."""
+    monkeypatch.setenv("WINGBAR_CACHE", str(tmp_path / "cache"))
+    settings = {**SMALL, "data.stored": 80, "run.epochs": 1, "data.placement": where}
+    whole = wingbar.fit(photos, out=tmp_path / "whole", recipe="moco", settings=settings)
+    (held,) = (tmp_path / "cache").glob("*/images.u8")
+    before = held.read_bytes()
+    with held.open("r+b") as file:
+        file.seek(len(before) // 2 - 100_000)
+        file.write(bytes(200_000))
+    capsys.readouterr()
+    if where == "streamed":
+        with pytest.raises(UserError, match="is not as it was written"):
+            wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings=settings)
+    wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings=settings)
+    if where == "auto":
+        assert "are made anew: 11 of its 23 images are not as they were written" in capsys.readouterr().err
+    assert numbers(tmp_path / "run") == numbers(whole.out) and held.read_bytes() == before
 
 
 class Stop(Exception):

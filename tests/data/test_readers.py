@@ -21,9 +21,9 @@ from wingbar.config import Config
 from wingbar.data import layouts, readers
 from wingbar.data.listing import Listing, allot, draw, hold_out
 from wingbar.data.readers import DATASETS, read
+from wingbar.errors import UserError
 from wingbar.images import find_source
 from wingbar.settings import changed
-from wingbar.types import UserError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cub200"
 SPLITS = ("train", "test")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.decoding import Picture, decode_file
 from wingbar.data.store import Files, decode, find_images
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 Pixels = np.ndarray
 SIDE = 32

@@ -12,7 +12,7 @@ from torchvision.transforms import functional as TF
 
 from wingbar.data import colour, geometry, views
 from wingbar.data.views import Augment, Recipe
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 
 def seeded(seed: int = 0) -> torch.Generator:

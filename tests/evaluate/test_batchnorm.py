@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from wingbar.errors import UserError
 from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
 from wingbar.trunks import build_encoder
-from wingbar.types import UserError
 
 
 def network() -> nn.Sequential:

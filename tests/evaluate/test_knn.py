@@ -9,9 +9,9 @@ from jaxtyping import config
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate import knn
 from wingbar.evaluate.knn import cosines, knn_correct, knn_places, rows_at_once
-from wingbar.types import UserError
 
 
 def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:

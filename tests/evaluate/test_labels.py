@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+from wingbar.errors import UserError
 from wingbar.evaluate.labels import show_fraction, show_shots
-from wingbar.types import UserError
 
 COUNTS = {3: 30, 5: 7, 9: 1, 11: 100}
 LABELS = torch.tensor([label for label, count in COUNTS.items() for _ in range(count)])[

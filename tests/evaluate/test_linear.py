@@ -11,11 +11,11 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate import linear
 from wingbar.evaluate.intervals import wilson
 from wingbar.evaluate.labels import show_fraction
 from wingbar.evaluate.linear import Linear, fit, linear_places, linear_probe, objective, stratified_fifth
-from wingbar.types import UserError
 
 
 def clusters(n: int, seed: int, *, classes: int = 6, dim: int = 20, noise: float = 2.0) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from wingbar.data.views import crops
+from wingbar.errors import UserError
 from wingbar.evaluate import paper
 from wingbar.evaluate.paper import linear_paper, rate
-from wingbar.types import UserError
 
 
 def sample(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ from jaxtyping import config
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate import retrieval
 from wingbar.evaluate.retrieval import Gallery, Retrieval, retrieve
-from wingbar.types import UserError
 
 
 def random(n: int, seed: int) -> tuple[Tensor, Tensor]:

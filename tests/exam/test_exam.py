@@ -139,11 +139,14 @@ def test_features_are_embedded_once_and_found_by_what_decides_them(runs, tmp_pat
         assert len(calls) == before + 2, change
 
 
-def test_damaged_features_are_made_again(runs, tmp_path):
+@pytest.mark.parametrize("hole", [False, True], ids=["cut off", "zeroed within"])
+def test_damaged_features_are_made_again(hole, runs, tmp_path):
     asked = Evaluate((str(runs / "a"),), ("knn",), out=tmp_path / "out", **CPU)
     first = examine(asked).rows[0].scores["kNN"].values
     for path in (tmp_path / "cache" / "features").iterdir():
-        path.write_bytes(path.read_bytes()[:50])
+        content = path.read_bytes()
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes(len(content) - middle) if hole else content[:50])
     assert torch.equal(examine(asked).rows[0].scores["kNN"].values, first)
     assert not list((tmp_path / "cache" / "features").glob("*.partial"))
 

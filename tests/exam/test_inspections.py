@@ -14,6 +14,7 @@ from wingbar.data import views
 from wingbar.data.datasets import look_alikes, lookalike_store
 from wingbar.data.geometry import centre_boxes
 from wingbar.data.lookalike import draw
+from wingbar.errors import UserError
 from wingbar.evaluate.attention import score_attention
 from wingbar.evaluate.diagnosis import diagnose, read_record
 from wingbar.evaluate.features import embed_images
@@ -23,7 +24,6 @@ from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import ON_REQUEST, PROTOCOL_NAMES, Data, Finetune, Labels, Paper
 from wingbar.exam.protocols import PROTOCOLS
 from wingbar.exam.wanted import chosen
-from wingbar.types import UserError
 from wingbar.weights import load_encoder
 
 BIRDS = {"side": 40, "classes": 3, "images": 24, "loud": 0.2}

@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
+from wingbar.errors import UserError
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Setting, Subject
@@ -20,7 +21,6 @@ from wingbar.gallery.map import PROJECTIONS, gather_flock, pca
 from wingbar.show.contents import Flock
 from wingbar.show.map import draw_map, room_beside
 from wingbar.show.style import DARK, LIGHT, save
-from wingbar.types import UserError
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from small import command
 from wingbar.bench.clock import Timing
 from wingbar.build import build_method
 from wingbar.config import Config
+from wingbar.errors import UserError
 from wingbar.recipes import recipe_named
 from wingbar.reproduce import cells, cost, plan
 from wingbar.reproduce.cells import Cell, find_splits, make_cell
@@ -28,7 +29,6 @@ from wingbar.reproduce.results import append, read, read_values, write_values
 from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
 from wingbar.settings import named
 from wingbar.shelf import DecoderShelf
-from wingbar.types import UserError
 
 DEFAULTS = Path(__file__).parent / "defaults.json"
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from wingbar.errors import UserError
 from wingbar.show.cam import laid_over
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.contents import Ladder, Neighbourhood, Pairs, Ranking
@@ -17,7 +18,6 @@ from wingbar.show.neighbours import draw_ranking
 from wingbar.show.pairs import draw_ladder, draw_pairs
 from wingbar.show.sheet import printable, sheet, shortened
 from wingbar.show.style import DARK, LIGHT, THEMES, figure, save
-from wingbar.types import UserError
 
 SEED = torch.Generator().manual_seed(0)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from wingbar.data.decoding import Unreadable, upright_size
 from wingbar.data.geometry import Boxes, resample
 from wingbar.data.parallel import in_order
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["boxes_in_view", "masks_in_view", "parts_in_view", "points_in_view", "upright_sizes"]
 

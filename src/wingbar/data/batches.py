@@ -12,7 +12,8 @@ from torch import Generator, Tensor
 
 from wingbar.data.placement import ReadAhead
 from wingbar.data.store import Store
-from wingbar.types import Batch, UserError, Views
+from wingbar.errors import UserError
+from wingbar.types import Batch, Views
 
 __all__ = ["Batches", "check_batch", "fold"]
 

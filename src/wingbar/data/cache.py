@@ -1,7 +1,8 @@
 """Decoded images on disk, named by what is in their files and mapped into memory: the second start takes seconds.
 
-An entry is a folder: the bytes of all images, their aspect ratios, and about.json. It is written under another name and
-renamed when everything is on the disk, so an entry that can be seen is whole. A writer holds a lock that ends with its
+An entry is a folder: the bytes of all images, their aspect ratios, checksums of both, and about.json. It is written
+under another name and renamed when everything is on the disk, so an entry that can be seen was whole; whether it still
+is, the checksums tell, and no image is handed out without a look at its own. A writer holds a lock that ends with its
 process; a reader holds one on the bytes for as long as they are mapped.
 """
 
@@ -11,41 +12,41 @@ import json
 import os
 import shutil
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import PIL
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from wingbar.data.contents import content_hashes, digest, origin
 from wingbar.data.decoding import Found, decode_all
+from wingbar.data.entry import (
+    ABOUT,
+    ASPECTS,
+    HASHES,
+    PARTIAL,
+    PIXELS,
+    SUMS,
+    About,
+    read_parts,
+    readable_size,
+    row_bytes,
+)
 from wingbar.data.locks import alone
 from wingbar.data.ondisk import mapped
-from wingbar.data.store import Images, Store, assemble, row_bytes
+from wingbar.data.store import Images, Store, assemble
 
-__all__ = [
-    "ABOUT",
-    "HASHES",
-    "PARTIAL",
-    "PIXELS",
-    "SILENT",
-    "About",
-    "Report",
-    "cache_root",
-    "cached",
-    "read_about",
-    "readable_size",
-]
+__all__ = ["SILENT", "Report", "cached"]
 
 FORMAT = b"2"  # changes whenever the same files would give other bytes
-PIXELS, ASPECTS, ABOUT = "images.u8", "aspect.f32", "about.json"
-PARTIAL, HASHES = ".partial", "hashes"
-Reader = Callable[[Path, tuple[int, int, int, int]], Images]
+Reader = Callable[[Path, tuple[int, int, int, int], Sequence[int]], Images]
 
 
 class Report(NamedTuple):
@@ -56,33 +57,6 @@ class Report(NamedTuple):
 
 
 SILENT = Report()
-
-
-class About(NamedTuple):
-    """What an entry says of itself."""
-
-    origin: str  # the folder its files lay in
-    images: int
-    side: int
-    unreadable: list[tuple[int, str]]  # place in the list of files, reason
-    pillow: str  # version that decoded
-
-
-def cache_root() -> Path:
-    """$WINGBAR_CACHE, or `wingbar` in the user's cache folder."""
-    if chosen := os.environ.get("WINGBAR_CACHE"):
-        return Path(chosen).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "wingbar"
-
-
-def readable_size(count: int) -> str:
-    """A number of bytes for people.
-
-    >>> readable_size(2_317_000_000), readable_size(70_000)
-    ('2.32 GB', '0.07 MB')
-    """
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 def cached(
@@ -100,7 +74,7 @@ def cached(
         paths, root / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
     )
     entry = root / digest(FORMAT, str(side).encode(), *hashes).hex()
-    found = _open(entry, read)
+    found = _open(entry, read, report.say)
     if found is None:
         _make(entry, paths, side=side, workers=workers, report=report)
         found = _open(entry, read)
@@ -110,32 +84,25 @@ def cached(
         os.utime(entry / ABOUT)  # when it was last used
     images, facts = found
     report.say(f"{len(images):,} images, {readable_size(len(images) * row_bytes(side))}, from {entry}")
-    return assemble(images, facts, paths, labels)
+    return assemble(images, facts, paths, labels, hashes)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_about(entry: Path) -> About:
-    """What an entry says of itself; ValueError or OSError if it says nothing."""
-    try:
-        about = About(**json.loads((entry / ABOUT).read_text(encoding="utf-8")))
-        return about._replace(unreadable=[(int(row), str(reason)) for row, reason in about.unreadable])
-    except TypeError as error:
-        raise ValueError(str(error)) from error
-
-
-def _open(entry: Path, read: Reader = mapped) -> tuple[Images, Found] | None:
-    """Images and facts of an entry; nothing if it is not there, damaged, or could be better by now."""
-    try:
-        about = read_about(entry)
-        images = read(entry / PIXELS, (about.images, 3, about.side, about.side))
-        aspect = torch.from_numpy(np.fromfile(entry / ASPECTS, dtype=np.float32))
-    except (OSError, ValueError):
+def _open(entry: Path, read: Reader = mapped, say: Callable[[str], None] = SILENT.say) -> tuple[Images, Found] | None:
+    """Images and facts of an entry; nothing if it is not there, and a word if it is damaged or could be better now."""
+    if not entry.exists():
         return None
-    if len(aspect) != about.images or (about.unreadable and about.pillow != PIL.__version__):
-        return None  # another Pillow may read what this one could not
-    return images, Found(aspect, dict(about.unreadable))
+    try:
+        about, aspects, sums = read_parts(entry)
+        if about.unreadable and about.pillow != PIL.__version__:
+            raise ValueError("another Pillow may read what the last one could not")
+        images = read(entry / PIXELS, (about.images, 3, about.side, about.side), sums)
+    except (OSError, ValueError) as error:
+        say(f"the cached images in {entry} are made anew: {error}")
+        return None
+    return images, Found(torch.frombuffer(bytearray(aspects), dtype=torch.float32), dict(about.unreadable))
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -169,9 +136,17 @@ def _check_room(root: Path, needed: int) -> None:
 def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, progress: Callable[[int], None]) -> None:
     """Everything an entry holds, on the disk when this returns; one image after the other, so memory stays small."""
     partial.mkdir()
+    sums = array("I")
     with (partial / PIXELS).open("wb") as pixels:
-        found = decode_all(paths, lambda image: pixels.write(image.data), side=side, workers=workers, progress=progress)
+
+        def keep(image: UInt8[np.ndarray, "3 side side"]) -> None:
+            pixels.write(image.data)
+            sums.append(crc32(image.data))
+
+        found = decode_all(paths, keep, side=side, workers=workers, progress=progress)
         _sync(pixels)
+    aspects = found.aspect.numpy().tobytes()
+    sums.append(crc32(aspects))
     about = About(
         origin=origin(paths),
         images=len(found.aspect),
@@ -180,7 +155,8 @@ def _write(partial: Path, paths: Sequence[Path], *, side: int, workers: int, pro
         pillow=PIL.__version__,
     )
     for name, content in {
-        ASPECTS: found.aspect.numpy().tobytes(),
+        ASPECTS: aspects,
+        SUMS: sums.tobytes(),
         ABOUT: json.dumps(about._asdict(), indent=1).encode(),
     }.items():
         with (partial / name).open("wb") as file:

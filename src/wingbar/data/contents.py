@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from wingbar.data.parallel import in_order
+from wingbar.files import NotWritten, atomic
 
 __all__ = ["content_hashes", "digest", "origin"]
 
@@ -36,12 +36,19 @@ def origin(paths: Sequence[Path]) -> str:
 
 
 def content_hashes(
-    paths: Sequence[Path], folder: Path, *, workers: int = 0, watch: Callable[[int], Callable[[int], None]]
+    paths: Sequence[Path],
+    folder: Path | None,
+    *,
+    workers: int = 0,
+    watch: Callable[[int], Callable[[int], None]] = lambda count: lambda done: None,
 ) -> list[bytes]:
     """The hash of each file's content. Only new and changed files are read: `watch` is told how many, then each one.
 
-    What was read is remembered in `folder`, by path, size and times, as git does; one file per data set.
+    What was read is remembered in `folder`, by path, size and times, as git does; one file per data set. Without a
+    folder all files are read.
     """
+    if folder is None:
+        return list(in_order(_hash, paths, workers=workers))
     memory = folder / digest(os.fsencode(origin(paths))).hex()
     known, tags = _recall(memory), [_tag(path) for path in paths]
     unknown = [row for row, tag in enumerate(tags) if tag not in known]
@@ -52,7 +59,7 @@ def content_hashes(
         for done, (row, content) in enumerate(zip(unknown, fresh, strict=True), start=1):
             hashes[row] = content
             progress(done)
-        with suppress(OSError):  # a cache that cannot be written to can still be read
+        with suppress(OSError, NotWritten):  # a cache that cannot be written to can still be read
             _remember(memory, known | {tag: content for tag, content in zip(tags, hashes, strict=True) if tag})
     return hashes
 
@@ -79,16 +86,16 @@ def _hash(path: Path) -> bytes:
 def _recall(memory: Path) -> dict[bytes, bytes]:
     """Tag → hash; nothing, if there is nothing or it is damaged."""
     try:
-        pairs = memory.read_bytes()
+        written = memory.read_bytes()
     except OSError:
         return {}
-    whole = range(0, len(pairs) - 2 * LENGTH + 1, 2 * LENGTH)
+    pairs, check = written[:-LENGTH], written[-LENGTH:]
+    whole = range(0, len(pairs), 2 * LENGTH) if digest(pairs) == check else ()
     return {pairs[at : at + LENGTH]: pairs[at + LENGTH : at + 2 * LENGTH] for at in whole}
 
 
 def _remember(memory: Path, known: Mapping[bytes, bytes]) -> None:
-    """Written beside and renamed: two processes may do it at once, the later one stays."""
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=memory.parent, delete=False) as file:
-        file.write(b"".join(tag + content for tag, content in known.items()))
-    os.replace(file.name, memory)
+    """Two processes may do it at once, the later one stays."""
+    pairs = b"".join(tag + content for tag, content in known.items())
+    with atomic(memory) as file:
+        file.write_bytes(pairs + digest(pairs))

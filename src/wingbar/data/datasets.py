@@ -13,11 +13,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from wingbar.data.cache import SILENT, Report, cached
+from wingbar.data.entry import row_bytes
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.data.memory import free_host_memory
 from wingbar.data.ondisk import OnDisk, mapped
-from wingbar.data.store import Files, Store, decode, row_bytes
+from wingbar.data.store import Files, Store, decode
 
 __all__ = ["Source", "Split", "load", "look_alikes", "lookalike_store"]
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from wingbar.data.parallel import in_order
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = [
     "Found",

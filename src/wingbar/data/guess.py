@@ -11,7 +11,7 @@ from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
 from wingbar.data.store import find_images
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["guess", "read_splits"]
 

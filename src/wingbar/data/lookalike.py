@@ -22,7 +22,7 @@ from wingbar.data.anatomy import Pose
 from wingbar.data.birds import SEASONS, Bird, Coat, plumage
 from wingbar.data.canvas import Alpha, Canvas, ink, mix
 from wingbar.data.scenes import FRONTS, SCENES, paint_backdrop, paint_perch
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Drawn", "Lookalike", "Nuisance", "Sample", "Species", "draw", "draw_nuisance", "render", "species"]
 

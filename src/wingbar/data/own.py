@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wingbar.data.listing import Listing, either, hold_out, integers, need, table
 from wingbar.data.store import find_images
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
 

@@ -14,10 +14,11 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from wingbar.data.entry import row_bytes
 from wingbar.data.memory import free_device_memory, free_host_memory, pinned_size
 from wingbar.data.parallel import cores
-from wingbar.data.store import Images, Store, row_bytes
-from wingbar.types import UserError
+from wingbar.data.store import Images, Store
+from wingbar.errors import UserError
 
 __all__ = ["Placement", "ReadAhead", "choose_placement", "place"]
 

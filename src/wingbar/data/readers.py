@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from wingbar.data import layouts, own
 from wingbar.data.listing import Listing, known
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["DATASETS", "Counts", "Dataset", "parse_options", "read"]
 

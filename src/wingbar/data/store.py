@@ -12,8 +12,9 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
+from wingbar.data.contents import content_hashes
 from wingbar.data.decoding import Found, Picture, Unreadable, decode_all, decode_file, open_upright, prepare_pillow
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = [
     "Broken",
@@ -25,7 +26,6 @@ __all__ = [
     "find_images",
     "open_rgb",
     "readable",
-    "row_bytes",
 ]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
@@ -59,11 +59,7 @@ class Store(NamedTuple):
     aspect: Float[Tensor, " n"]  # original width / height
     labels: Int[Tensor, " n"] | None = None
     broken: Sequence[Broken] = ()
-
-
-def row_bytes(side: int) -> int:
-    """Bytes of one stored image."""
-    return 3 * side * side
+    contents: Sequence[bytes] = ()  # hashes of the images' files; nothing where there are none
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -116,13 +112,18 @@ def decode(
         workers=workers,
         progress=progress,
     )
-    return assemble(images[: len(found.aspect)], found, paths, labels)
+    hashes = content_hashes(paths, None, workers=workers)
+    return assemble(images[: len(found.aspect)], found, paths, labels, hashes)
 
 
-def assemble(images: Images, found: Found, paths: Sequence[Path], labels: Int[Tensor, " n"] | None) -> Store:
-    """A store of the readable files' images; labels are given for all files, the readable ones' are kept."""
+def assemble(
+    images: Images, found: Found, paths: Sequence[Path], labels: Int[Tensor, " n"] | None, hashes: Sequence[bytes]
+) -> Store:
+    """A store of the readable files' images; labels and hashes are given for all files, the readable ones' are kept."""
+    kept = readable(found, len(paths))
     broken = [Broken(paths[row], reason) for row, reason in found.unreadable.items()]
-    return Store(images, found.aspect, None if labels is None else labels[readable(found, len(paths))], broken)
+    own = None if labels is None else labels[kept]
+    return Store(images, found.aspect, own, broken, [hashes[row] for row in kept])
 
 
 def readable(found: Found, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Some images of a store, without copying what lies in files."""
+"""Some images of a store, without copying what lies in files, and the names of those it has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from wingbar.data.listing import Listing
 from wingbar.data.store import Images, Store
 
-__all__ = ["Subset", "take"]
+__all__ = ["Subset", "as_stored", "take"]
 
 
 class Subset:
@@ -34,4 +35,11 @@ def take(store: Store, chosen: Int[Tensor, " m"]) -> Store:
     """The chosen rows of a store, in the order given."""
     images = store.images[chosen] if isinstance(store.images, Tensor) else Subset(store.images, chosen)
     labels = None if store.labels is None else store.labels[chosen]
-    return store._replace(images=images, aspect=store.aspect[chosen], labels=labels)
+    contents = [store.contents[row] for row in chosen.tolist()] if store.contents else ()
+    return store._replace(images=images, aspect=store.aspect[chosen], labels=labels, contents=contents)
+
+
+def as_stored(listing: Listing, store: Store) -> Listing:
+    """The listing without files that could not be read: rows as in the store."""
+    broken = {bad.path for bad in store.broken}
+    return listing.take([row for row, path in enumerate(listing.paths) if path not in broken]) if broken else listing

@@ -1,21 +1,33 @@
-"""What lies in the cache, and how to get rid of it."""
+"""What lies in the cache, whether it is whole, and how to get rid of it."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
-from wingbar.data.cache import ABOUT, HASHES, PARTIAL, PIXELS, About, read_about
+from wingbar.data.entry import (
+    ABOUT,
+    HASHES,
+    PARTIAL,
+    PIXELS,
+    About,
+    check_images,
+    read_about,
+    read_parts,
+    row_bytes,
+)
 from wingbar.data.locks import Holder, alone, is_shared
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
-__all__ = ["FEATURES", "Cleared", "Kept", "clear", "entries", "features_size"]
+__all__ = ["FEATURES", "SUM", "Cleared", "Kept", "clear", "entries", "features_size", "read_features", "verify"]
 
-FEATURES = "features"  # folder of encoders' features of the images
+FEATURES, SUM = "features", "crc32"  # folder of encoders' features of the images, and what names their checksum
 DAY = 86400.0
 
 
@@ -60,14 +72,48 @@ def _kept(path: Path) -> Kept | None:
         return None
 
 
+# --- whether it is whole ---------------------------------------------------------------------------------------------
+
+
+def verify(root: Path, *, keys: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Read the entries with these keys, or their beginnings, or everything: each one's name and what is wrong with it.
+
+    Nothing is wrong with what is whole.
+    """
+    for path in _chosen(root, keys):
+        if not path.name.endswith(PARTIAL):
+            yield path.name, _trouble(path)
+    for file in () if keys else sorted((root / FEATURES).glob("*.safetensors")):
+        yield f"{FEATURES}/{file.name}", "" if read_features(file) else "its features are not as they were written"
+
+
+def _trouble(entry: Path) -> str:
+    try:
+        about, _, sums = read_parts(entry)
+        check_images(entry / PIXELS, sums, row=row_bytes(about.side))
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def read_features(file: Path) -> bytes:
+    """A file of features, in the format of safetensors; nothing if it is not there or not as it was written."""
+    try:
+        content = file.read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")  # of the tensor: behind the header and its length
+        written = int(json.loads(content[8:start])["__metadata__"][SUM])
+    except (OSError, ValueError, KeyError, TypeError):
+        return b""
+    return content if crc32(memoryview(content)[start:]) == written else b""
+
+
+# --- getting rid of it -----------------------------------------------------------------------------------------------
+
+
 def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> Cleared:
     """Remove the entries with these keys, or their beginnings, or all; only those not used for so many days."""
-    chosen = [path for path in _folders(root) if not keys or any(path.name.startswith(key) for key in keys)]
-    for key in keys:
-        if not key or not any(path.name.startswith(key) for path in chosen):
-            raise UserError(f"the cache in {root} has no entry {key!r}; wingbar cache list shows them")
     removed, freed, in_use = 0, 0, []
-    for path in chosen:
+    for path in _chosen(root, keys):
         if time.time() - _used(path) < unused_days * DAY:
             continue
         if not _is_free(path):
@@ -82,6 +128,15 @@ def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> 
     for lock in root.glob("*.lock"):
         _can_lock(lock)  # and whoever locks it removes it
     return Cleared(removed, freed, in_use)
+
+
+def _chosen(root: Path, keys: Sequence[str]) -> list[Path]:
+    """The entries with these keys, or their beginnings, or all."""
+    chosen = [path for path in _folders(root) if not keys or any(path.name.startswith(key) for key in keys)]
+    for key in keys:
+        if not key or not any(path.name.startswith(key) for path in chosen):
+            raise UserError(f"the cache in {root} has no entry {key!r}; wingbar cache list shows them")
+    return chosen
 
 
 def _used(path: Path) -> float:

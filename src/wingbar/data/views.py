@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "crops", "moco", "multicrop", "plain"]
 

@@ -21,9 +21,9 @@ from wingbar.doctor.pairs import Subjects, find_pairs, group_pairs
 from wingbar.doctor.report import Entry, Report, Settings, split_facts
 from wingbar.doctor.verdicts import judge
 from wingbar.encoder import Encoder
+from wingbar.errors import UserError
 from wingbar.machine import choose_device
 from wingbar.train.progress import Bar
-from wingbar.types import UserError
 
 __all__ = ["check"]
 

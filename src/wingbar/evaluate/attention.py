@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder, evaluation_mode
+from wingbar.errors import UserError
 from wingbar.evaluate.cam import Gain, distinctness, grad_cam, likeness, nearest
 from wingbar.evaluate.intervals import Interval, bootstrap, paired_bootstrap
 from wingbar.evaluate.regions import Cover, Region
 from wingbar.losses import as_is
-from wingbar.types import UserError, Views
+from wingbar.types import Views
 
 __all__ = [
     "Attention",

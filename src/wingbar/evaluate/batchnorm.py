@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.encoder import evaluation_mode
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["copy_statistics", "recalibrate"]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wingbar.encoder import Encoder, evaluation_mode
+from wingbar.errors import UserError
 from wingbar.losses import as_is, full_precision, unit_length
-from wingbar.types import UserError
 
 __all__ = ["Gain", "distinctness", "grad_cam", "likeness", "nearest"]
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.losses import feature_std, uniformity, unit_length
-from wingbar.types import UserError
 
 __all__ = ["Geometry", "SelfNegatives", "effective_rank", "geometry", "learnt", "self_negatives", "spread"]
 

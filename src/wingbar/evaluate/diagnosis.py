@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.evaluate.verdicts import Diagnosis, Signs, judge
 from wingbar.losses import alignment
 from wingbar.settings import read_config
-from wingbar.types import UserError
 
 __all__ = ["Record", "diagnose", "facts", "read_record", "signs_of"]
 

@@ -26,11 +26,12 @@ from wingbar.data.store import Store
 from wingbar.data.subset import take
 from wingbar.data.views import centre, crops
 from wingbar.encoder import Encoder, check_size
+from wingbar.errors import UserError
 from wingbar.evaluate.intervals import Interval, wilson
 from wingbar.evaluate.linear import stratified_fifth
 from wingbar.train.loop import train
 from wingbar.train.optim import build_optimizers
-from wingbar.types import Batch, Output, ParamGroup, UserError
+from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["RATES", "Finetuned", "Machine", "Supervised", "Tuning", "choose_rate", "finetune", "stepped"]
 

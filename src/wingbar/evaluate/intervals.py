@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Interval", "bootstrap", "mcnemar", "over_repeats", "paired_bootstrap", "student", "wilson"]
 

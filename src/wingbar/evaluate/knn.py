@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["check_labelled", "check_splits", "cosines", "knn_correct", "knn_places", "places", "rows_at_once"]
 

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from wingbar.data.batches import fold
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["show_fraction", "show_shots"]
 

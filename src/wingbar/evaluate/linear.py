@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate.knn import check_splits, places
 from wingbar.evaluate.minimise import minimise
-from wingbar.types import UserError
 
 __all__ = ["Linear", "fit", "linear_places", "linear_probe", "objective", "stratified_fifth"]
 

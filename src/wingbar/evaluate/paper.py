@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.data.batches import fold
+from wingbar.errors import UserError
 from wingbar.evaluate.knn import check_splits, places
 from wingbar.evaluate.linear import Linear, objective
-from wingbar.types import UserError
 
 __all__ = ["Probed", "linear_paper", "rate"]
 

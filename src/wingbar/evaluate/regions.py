@@ -18,7 +18,7 @@ from wingbar.data.annotations import boxes_in_view, masks_in_view, parts_in_view
 from wingbar.data.geometry import Boxes
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Drawn
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Cover", "Region", "box_cover", "disc_cover", "drawn_regions", "grown", "listed_regions"]
 

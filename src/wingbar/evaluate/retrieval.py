@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate.knn import check_splits, cosines, rows_at_once
-from wingbar.types import UserError
 
 __all__ = ["Gallery", "Retrieval", "retrieve"]
 

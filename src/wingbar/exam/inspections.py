@@ -12,6 +12,7 @@ from torch import Tensor
 from wingbar.data import views
 from wingbar.data.geometry import centre_boxes, whole_boxes
 from wingbar.data.lookalike import Lookalike, draw
+from wingbar.errors import UserError
 from wingbar.evaluate.attention import Attention, Focus, score_attention
 from wingbar.evaluate.diagnosis import diagnose, read_record
 from wingbar.evaluate.finetune import Machine, Tuning, finetune
@@ -23,7 +24,6 @@ from wingbar.exam.result import Result, percent
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject, exact
 from wingbar.machine import choose_autocast, compile_parts, release_parts
-from wingbar.types import UserError
 
 __all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
 

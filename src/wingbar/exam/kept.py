@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load
 from torch import Tensor
 
 from wingbar.data.contents import digest
-from wingbar.data.upkeep import FEATURES
+from wingbar.data.upkeep import FEATURES, SUM, read_features
+from wingbar.files import NotWritten
+from wingbar.tensors import save_tensors
 
 __all__ = ["kept"]
 
@@ -26,24 +28,12 @@ def kept(root: Path | None, about: Sequence[str], compute: Callable[[], Tensor])
     if root is None:
         return compute()
     path = root / FEATURES / f"{digest(FORMAT.encode(), *(part.encode() for part in about)).hex()}.safetensors"
-    with suppress(OSError, SafetensorError, KeyError):
-        found = load_file(path)["features"]
-        os.utime(path)  # when it was last used
-        return found
+    if content := read_features(path):
+        with suppress(OSError):  # somebody else's cache
+            os.utime(path)  # when it was last used
+        with suppress(SafetensorError, KeyError):
+            return load(content)["features"]
     features = compute()
-    with suppress(OSError):  # a cache that cannot be written to costs time, not the result
-        _write(path, save({"features": features}))
+    with suppress(NotWritten):  # a cache that cannot be written to costs time, not the result
+        save_tensors(path, {"features": features}, metadata={SUM: str(crc32(features.cpu().numpy().tobytes()))})
     return features
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise

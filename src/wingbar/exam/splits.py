@@ -11,15 +11,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.config import Config
-from wingbar.data.cache import HASHES, cache_root
-from wingbar.data.contents import content_hashes, digest
+from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.placement import place
 from wingbar.data.store import Store
+from wingbar.data.subset import as_stored
+from wingbar.errors import UserError
 from wingbar.images import find_source, open_source
-from wingbar.types import UserError
 
 __all__ = ["Side", "Split", "open_split", "open_splits", "split_digest", "split_of"]
 
@@ -96,8 +96,8 @@ def split_of(config: Config, source: Source, store: Store, device: torch.device)
     labels = torch.full((len(store.images),), -1) if store.labels is None else store.labels
     if isinstance(source, Lookalike):
         return Split(placed, labels, source.names, split_digest(source), repr(source), source)
-    listing = _readable(source, store)
-    content, name = _content(listing, side=config.data.stored), split_digest(source)
+    listing = as_stored(source, store)
+    content, name = _content(listing, store, side=config.data.stored), split_digest(source)
     return Split(placed, labels, listing.classes, name, content, listing, listing.boxes, listing.parts)
 
 
@@ -110,15 +110,8 @@ def _check_readable(config: Config, store: Store) -> None:
         )
 
 
-def _readable(listing: Listing, store: Store) -> Listing:
-    """The listing without files that could not be read: rows as in the store."""
-    broken = {bad.path for bad in store.broken}
-    return listing.take([row for row, path in enumerate(listing.paths) if path not in broken]) if broken else listing
-
-
-def _content(listing: Listing, *, side: int) -> str:
-    """A name for the stored pixels: of the files' content, remembered as the image cache does, and the side."""
+def _content(listing: Listing, store: Store, *, side: int) -> str:
+    """A name for the stored pixels: of the files' content and the side."""
     if listing.pixels is not None:
         return digest(listing.pixels.numpy().tobytes()).hex()
-    hashes = content_hashes(listing.paths, Path(cache_root()) / HASHES, watch=lambda count: lambda done: None)
-    return digest(str(side).encode(), *hashes).hex()
+    return digest(str(side).encode(), *store.contents).hex()

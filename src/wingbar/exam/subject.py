@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data import views
-from wingbar.data.cache import cache_root
+from wingbar.data.entry import cache_root
 from wingbar.encoder import Encoder, check_size
+from wingbar.errors import UserError
 from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
 from wingbar.evaluate.features import Prepare, embed_images
 from wingbar.exam.candidates import Candidate
@@ -22,7 +23,6 @@ from wingbar.exam.kept import kept
 from wingbar.exam.splits import Split
 from wingbar.machine import choose_autocast
 from wingbar.train.progress import Bar
-from wingbar.types import UserError
 from wingbar.weights import weights_hash
 
 __all__ = ["Setting", "Subject", "check_candidate", "prepared"]

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wingbar.errors import UserError
 from wingbar.evaluate.intervals import Interval, over_repeats
 from wingbar.exam.compare import but
 from wingbar.files import read_lines
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
 from wingbar.paper import points
 from wingbar.show.contents import Curve, Panel
-from wingbar.types import UserError
 from wingbar.weights import load_encoder, weights_hash
 
 __all__ = ["ABLATED", "gather_ablations", "papers_points"]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wingbar.data import views
 from wingbar.data.listing import known
+from wingbar.errors import UserError
 from wingbar.evaluate.attention import energy, enlarged, explained, second_vectors, share
 from wingbar.evaluate.cam import Gain, distinctness, likeness, nearest
 from wingbar.evaluate.pairs import to_bytes
@@ -23,7 +24,6 @@ from wingbar.gallery.visit import Visit, short_names
 from wingbar.show.cam import draw_attended
 from wingbar.show.contents import Attended
 from wingbar.show.style import THEMES
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from wingbar.config import Config
+from wingbar.errors import UserError
 from wingbar.files import read_lines
 from wingbar.runfolder import is_run
 from wingbar.settings import read_config
-from wingbar.types import UserError
 
 __all__ = ["Chronicle", "read_chronicles"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wingbar.errors import UserError
 from wingbar.exam.compare import but
 from wingbar.gallery.ablations import gather_ablations, papers_points
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
@@ -15,7 +16,6 @@ from wingbar.show.contents import Panel
 from wingbar.show.curves import draw_curves
 from wingbar.show.panels import Recorded, panels
 from wingbar.show.style import THEMES
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

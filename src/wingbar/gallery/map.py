@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.exam.subject import Subject
 from wingbar.gallery.classes import likest_classes
 from wingbar.gallery.neighbours import class_title, pictures
@@ -19,7 +20,6 @@ from wingbar.losses import unit_length
 from wingbar.show.contents import Flock
 from wingbar.show.map import draw_map
 from wingbar.show.style import THEMES
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.evaluate.pairs import to_bytes
 from wingbar.evaluate.retrieval import Retrieval, retrieve
 from wingbar.exam.splits import Split
@@ -26,7 +27,6 @@ from wingbar.losses import unit_length
 from wingbar.show.contents import Neighbourhood, Ranking
 from wingbar.show.neighbours import draw_ranking
 from wingbar.show.style import THEMES
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

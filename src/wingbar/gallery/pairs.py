@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from wingbar.config import Config
 from wingbar.data.batches import fold
+from wingbar.errors import UserError
 from wingbar.evaluate.pairs import criterion_ladder, make_pairs, noise_ladder
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.splits import Split
@@ -23,7 +24,7 @@ from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.pairs import draw_ladder, draw_pairs
 from wingbar.show.style import THEMES
 from wingbar.stages import build_views, plain_images
-from wingbar.types import Batch, UserError
+from wingbar.types import Batch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

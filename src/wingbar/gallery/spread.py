@@ -14,6 +14,7 @@ from torch.nn import functional
 from wingbar.config import Config
 from wingbar.criteria import LowVariance, row_std
 from wingbar.data.listing import known
+from wingbar.errors import UserError
 from wingbar.gallery.classes import likest_pair
 from wingbar.gallery.neighbours import class_title
 from wingbar.gallery.options import Show
@@ -23,7 +24,6 @@ from wingbar.saved import load_method
 from wingbar.show.contents import Spread, Spreads
 from wingbar.show.spread import draw_spread
 from wingbar.show.style import THEMES
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.encoder import Encoder
+from wingbar.errors import UserError
 from wingbar.heads import mlp
 from wingbar.losses import geometry, info_nce
 from wingbar.state import Average, Ring
-from wingbar.types import Batch, Output, ParamGroup, UserError
+from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["MoCo", "against_past", "against_past_and_present"]
 

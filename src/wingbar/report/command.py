@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wingbar.data.entry import readable_size
 from wingbar.paper import scores
 from wingbar.report.options import AskedReport, resolve
 from wingbar.words import parse
@@ -15,7 +16,6 @@ def report(arguments: Sequence[str]) -> None:
     """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] --out report.html"""
     asked = parse(AskedReport, "report", arguments)
     resolve(asked)
-    from wingbar.data.cache import readable_size
     from wingbar.report.writing import write_report
 
     path = write_report(asked, paper=scores()).path

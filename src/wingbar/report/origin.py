@@ -70,7 +70,12 @@ def flag(setting: str, value: Any) -> list[str]:
 
 # --- surroundings ----------------------------------------------------------------------------------------------------
 
-WORDS = {"images": "training images", "split": "training split, as trained", "unreadable": "unreadable files"}
+WORDS = {
+    "images": "training images",
+    "split": "training split, as trained",
+    "contents": "contents of the training images",
+    "unreadable": "unreadable files",
+}
 
 
 def origin_of(name: str, subject: Subject) -> Origin:

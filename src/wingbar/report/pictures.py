@@ -8,6 +8,7 @@ from typing import TypeVar
 from jaxtyping import Int
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.exam.splits import Split
 from wingbar.exam.subject import Subject
 from wingbar.gallery.ablations import gather_ablations, papers_points
@@ -21,7 +22,6 @@ from wingbar.gallery.visit import Visit
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
 from wingbar.show.contents import Attended, Flock, Panel, Ranking, Spreads
-from wingbar.types import UserError
 
 __all__ = ["gather_figures"]
 

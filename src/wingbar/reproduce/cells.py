@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wingbar.config import FILE_ENDINGS, Config
+from wingbar.errors import UserError
 from wingbar.exam.splits import split_digest
 from wingbar.images import count, find_source
 from wingbar.recipes import recipe_named
@@ -16,7 +17,6 @@ from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
 from wingbar.runfolder import FREE
 from wingbar.settings import changed, check_limits, key_of, named, parsed
-from wingbar.types import UserError
 
 __all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
 

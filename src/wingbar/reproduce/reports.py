@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from wingbar.errors import UserError
 from wingbar.paper import scores
 from wingbar.report.options import AskedReport
 from wingbar.report.writing import write_report
@@ -13,7 +14,6 @@ from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.plan import Job, state_of
 from wingbar.reproduce.results import Recorded
-from wingbar.types import UserError
 
 __all__ = ["write_reports"]
 

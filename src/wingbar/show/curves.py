@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wingbar.errors import UserError
 from wingbar.show.chart import chart, put_legend
 from wingbar.show.contents import Curve, Panel
 from wingbar.show.style import LIGHT, Style
-from wingbar.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

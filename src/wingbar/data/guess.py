@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from wingbar.data.datasets import look_alikes
-from wingbar.data.listing import Listing, either, known, table
+from wingbar.data.finding import Arrangement, arrange, below, spelt
+from wingbar.data.listing import Listing, known, table
 from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
-from wingbar.data.store import find_images
 from wingbar.errors import UserError
 
 __all__ = ["guess", "read_splits"]
 
-# Below the root of a published set: the first that exists tells which set it is.
+# Below the root of a published set, or of a common copy, lies one of these; a file may be known by a column it has.
 MARKS = {
     "CUB_200_2011/images.txt": "cub200",
     "train_test_split.txt": "cub200",
     "cifar-100-python": "cifar100",
+    "file.txt~": "cifar100",
     "fgvc-aircraft-2013b": "aircraft",
-    "data/images_variant_trainval.txt": "aircraft",
     "images_variant_trainval.txt": "aircraft",
+    "train.csv: Classes": "aircraft",
     "GTSRB": "gtsrb",
-    "Final_Training": "gtsrb",
+    "Final_Training/Images": "gtsrb",
+    "Train.csv: Roi.X1": "gtsrb",
     "ISIC-2017_Training_Part3_GroundTruth.csv": "isic2017",
     "stanford_cars": "cars",
-    "devkit/cars_meta.mat": "cars",
     "cars_meta.mat": "cars",
+    "car_ims": "cars",
+    "car_data/car_data": "cars",
     "flowers-102": "flowers102",
     "setid.mat": "flowers102",
     "oxford-iiit-pet": "pets",
     "annotations/trainval.txt": "pets",
-    "lists/train_list.mat": "dogs",
     "train_list.mat": "dogs",
 }
 DRAWN = {"train": 400, "test": 200}  # look-alikes; eight species at 64 px
@@ -50,16 +53,26 @@ def guess(root: str | Path) -> str:
         if place.suffix.lower() != ".csv":
             raise UserError(f"{root} is a file; give a folder of images, or a CSV file with a column `path`")
         return "csv"
-    mark = next((name for mark, name in MARKS.items() if (place / mark).exists()), None)
-    return mark or ("folder" if _has_classes(place) else "flat")
+    marked = sorted({name for folder in below(place) for name in _marks(folder)})
+    if len(marked) > 1:
+        raise UserError(f"{root} holds several data sets, {' and '.join(marked)}; give the folder of one of them")
+    return marked[0] if marked else "folder" if arrange(place).labelled("train") else "flat"
 
 
-def _has_classes(root: Path) -> bool:
-    """Whether every image lies in one of several class folders, below train/ where there is one."""
-    base = either(root, "train", ".")
-    parts = [path.relative_to(base).parts for path in find_images(base)]
-    split = base.name == "train"
-    return min(map(len, parts)) > 1 and (split or len({part[0] for part in parts}) > 1)
+def _marks(folder: Path) -> Iterator[str]:
+    """The published sets whose marks a folder has, if need be in other case."""
+    there = {path.name.casefold() for path in folder.iterdir()}
+    for mark, name in MARKS.items():
+        path, _, column = mark.partition(": ")
+        if Path(path).parts[0].casefold() in there and (found := spelt(folder, path)) and _has_column(found, column):
+            yield name
+
+
+def _has_column(path: Path, column: str) -> bool:
+    if not column:
+        return True
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return column in file.readline().strip().split(",")
 
 
 def read_splits(name: str, root: str | Path) -> dict[str, Listing]:
@@ -67,30 +80,28 @@ def read_splits(name: str, root: str | Path) -> dict[str, Listing]:
     known("data set", name, [*DATASETS, "lookalike"])
     if name == "lookalike":
         return {"train": _look_alikes("train"), "test": _look_alikes("test")}
-    splits = {"train": read(name, root, "train")}
-    if _has_test(name, Path(root).expanduser()):
-        splits["test"] = _read_test(name, Path(root).expanduser())
+    splits, place = {"train": read(name, root, "train")}, Path(root).expanduser()
+    if name in ("folder", "flat"):
+        return splits | _own_test(name, arrange(place))
+    if name != "csv" or any(line.get("split") == "test" for line in table(place, "path")):
+        splits["test"] = read(name, root, "test")
     return splits
 
 
-def _has_test(name: str, root: Path) -> bool:
-    if name == "csv":
-        return any(line.get("split") == "test" for line in table(root, "path"))
-    if name == "folder" and (root / "train").is_dir():
-        return either(root, "test", "val").is_dir()
-    return name != "flat"
-
-
-def _read_test(name: str, root: Path) -> Listing:
-    """The test split; of train/ and test/ also where test/ has classes of its own, which `read` refuses to score."""
-    if name != "folder":
-        return read(name, root, "test")
-    if not (root / "train").is_dir():
-        drawn = read(name, root, "test")
-        return drawn._replace(notes=(*drawn.notes, "test is a fifth of each class, drawn with seed 0"))
-    part, learnt = either(root, "test", "val").name, class_folders(root, "train").classes
-    strange = [label for label in class_folders(root, part).classes if label not in learnt]
-    return class_folders(root, part, classes=(*learnt, *strange))
+def _own_test(name: str, found: Arrangement) -> dict[str, Listing]:
+    """The test split, if there is one: also with classes of its own or none, which `read` refuses to score."""
+    if not found.train:
+        if name == "flat":
+            return {}
+        drawn = read(name, found.base, "test")
+        return {"test": drawn._replace(notes=(*drawn.notes, "test is a fifth of each class, drawn with seed 0"))}
+    if not found.test:
+        return {}
+    if name == "flat" or not found.labelled("test"):
+        return {"test": read("flat", found.base, "test")}
+    learnt = class_folders(found).classes
+    strange = [label for label in class_folders(found, "test").classes if label not in learnt]
+    return {"test": class_folders(found, "test", classes=(*learnt, *strange))}
 
 
 def _look_alikes(split: Literal["train", "test"]) -> Listing:

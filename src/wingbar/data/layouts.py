@@ -1,8 +1,11 @@
-"""The published data sets, each read from its official layout; root is the unpacked folder or the one around it."""
+"""The published data sets, each read from its official layout or a common copy of it.
+
+Root is the unpacked folder or one around it; what lies in it is looked for by name, so that a copy with a folder more,
+or in other case, is read like the official one.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,16 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.data.listing import Listing, allot, draw, either, integers, known, matlab, need, rows, table
+from wingbar.data.finding import arrange, exists, locate
+from wingbar.data.listing import Listing, integers, known, matlab, need, rows, table
 from wingbar.data.own import split_folders
 from wingbar.data.store import find_images
 
-__all__ = ["aircraft", "cars", "cifar100", "cub200", "dogs", "flowers102", "gtsrb", "imagenet100", "isic2017", "pets"]
+__all__ = ["aircraft", "cars", "cifar100", "cub200", "dogs", "flowers102", "imagenet100", "isic2017", "pets"]
 
 
 def cub200(root: Path, split: str) -> Listing:
     """CUB-200-2011, official split, with boxes and parts."""
-    home = either(root, "CUB_200_2011", ".")
+    home = locate(root, "CUB_200_2011/images.txt", "images.txt").parent
     images = sorted((int(number), name) for number, name in rows(home / "images.txt", columns=2))
     ids = torch.tensor([number for number, _ in images])
     for_training = _per_image(home / "train_test_split.txt", ids)[:, 0, 0] == 1
@@ -51,16 +55,21 @@ def _spoken(name: str) -> str:
 
 
 def cars(root: Path, split: str) -> Listing:
-    """Stanford Cars, from the devkit's .mat files or from the common class folders in train/ and test/."""
-    home = either(root, "stanford_cars", "car_data/car_data", "car_data", ".")
-    if (home / "train").is_dir():
-        return split_folders(home, split)
-    file = "cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat"
-    lines = np.atleast_1d(matlab(either(home, f"devkit/{file}", file))["annotations"])
-    classes = np.atleast_1d(matlab(either(home, "devkit/cars_meta.mat", "cars_meta.mat"))["class_names"])
-    images = either(home, f"cars_{split}/cars_{split}", f"cars_{split}")  # Kaggle's copy has the folder twice
-    names = tuple(f"{images.name}/{name}" for name in lines["fname"])
-    return Listing(images.parent, names, integers(lines["class"]).sub(1), tuple(map(str, classes)))
+    """Stanford Cars: as first published, as published again in car_ims/, or in class folders in train/ and test/."""
+    if exists(root, "cars_annos.mat") and not exists(root, "cars_train_annos.mat"):
+        both = matlab(locate(root, "cars_annos.mat"))
+        classes, lines, images = both["class_names"], np.atleast_1d(both["annotations"]), locate(root, "car_ims")
+        lines = lines[integers(lines["test"]).numpy() == (split == "test")]
+        names = [Path(name).name for name in lines["relative_im_path"]]
+    elif not exists(root, "cars_meta.mat") and (found := arrange(root)).train:
+        return split_folders(found, split)
+    else:
+        file = "cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat"
+        lines = np.atleast_1d(matlab(locate(root, file))["annotations"])
+        classes, names = matlab(locate(root, "cars_meta.mat"))["class_names"], lines["fname"].tolist()
+        images = locate(root, f"cars_{split}/cars_{split}", f"cars_{split}")  # Kaggle's copy has the folder twice
+    listed = tuple(f"{images.name}/{name}" for name in names)
+    return Listing(images.parent, listed, integers(lines["class"]).sub(1), tuple(map(str, np.atleast_1d(classes))))
 
 
 LEVELS = {"variant": "variants.txt", "family": "families.txt", "manufacturer": "manufacturers.txt"}
@@ -69,7 +78,9 @@ LEVELS = {"variant": "variants.txt", "family": "families.txt", "manufacturer": "
 def aircraft(root: Path, split: str, *, level: str = "variant") -> Listing:
     """FGVC-Aircraft, labelled at one level of its hierarchy; train is the official train and val joined."""
     known("level", level, LEVELS)
-    data = either(root, "fgvc-aircraft-2013b/data", "data", ".")
+    if level == "variant" and not exists(root, LEVELS[level]) and exists(root, "train.csv"):
+        return _aircraft_table(root, split)
+    data = locate(root, LEVELS[level]).parent
     classes = tuple(line.strip() for line in need(data / LEVELS[level]).read_text(encoding="utf-8").splitlines())
     part = "trainval" if split == "train" else "test"
     lines = rows(data / f"images_{level}_{part}.txt", columns=2)  # names have spaces: "Boeing 737"
@@ -77,52 +88,16 @@ def aircraft(root: Path, split: str, *, level: str = "variant") -> Listing:
     return Listing(data, names, integers(classes.index(name) for _, name in lines), classes)
 
 
-# --- traffic signs ---------------------------------------------------------------------------------------------------
-
-SIGNS = tuple(f"{number:05d}" for number in range(43))  # the official class names are numbers
-PAPER = {"train": 4800, "test": 3750}
-
-
-def gtsrb(root: Path, split: str, *, subset: str = "official", seed: int = 0) -> Listing:
-    """GTSRB, all of it or a subset as large as the paper's.
-
-    The paper does not say how it drew its 4,800 and 3,750 images. Here each class keeps its share of its official
-    split. Training images are frames of tracks, one track per physical sign, so whole tracks are drawn and only the
-    last one of a class is cut to fit; test images, which have no tracks, are drawn one by one.
-    """
-    known("subset", subset, ("official", "paper"))
-    everything = _signs(either(either(root, "gtsrb", "."), "GTSRB", "."), split)
-    if subset == "official" or everything.labels is None:
-        return everything
-    labels = everything.labels.tolist()
-    chosen = draw(labels, everything.groups or everything.names, allot(Counter(labels), total=PAPER[split]), seed=seed)
-    way = "by track" if split == "train" else "one by one"
-    note = f"{len(chosen):,} of {len(labels):,} images, drawn {way} within each class with seed {seed}"
-    return everything.take(chosen)._replace(notes=(note,))
-
-
-def _signs(home: Path, split: str) -> Listing:
-    """An official split of GTSRB, as its GT-*.csv files list it."""
-    if split == "test":
-        images = home / "Final_Test" / "Images"
-        files = {"": either(home, "GT-final_test.csv", "../GT-final_test.csv", "Final_Test/Images/GT-final_test.csv")}
-    else:
-        images = need(either(home, "Final_Training/Images", "Training"))
-        folders = sorted(path.name for path in images.iterdir() if path.is_dir())
-        files = {f"{name}/": images / name / f"GT-{name}.csv" for name in folders}
-    lines = [(f"{at}{line['Filename']}", line["ClassId"]) for at, file in files.items() for line in _ground_truth(file)]
-    names = tuple(name for name, _ in lines)
-    tracks = tuple(map(_track, names)) if split == "train" else ()
-    return Listing(images, names, integers(label for _, label in lines), SIGNS, groups=tracks)
-
-
-def _ground_truth(path: Path) -> list[dict[str, str]]:
-    return table(path, "Filename", "ClassId", delimiter=";")
-
-
-def _track(name: str) -> str:
-    """00012/00003_00029.ppm is frame 29 of track 00012/00003."""
-    return name.rsplit("_", 1)[0]
+def _aircraft_table(root: Path, split: str) -> Listing:
+    """A copy without the official lists: train.csv, val.csv and test.csv (filename, Classes, Labels) say the same."""
+    tables = {part: locate(root, f"{part}.csv") for part in ("train", "val", "test")}
+    lines = {part: table(path, "filename", "Classes", "Labels") for part, path in tables.items()}
+    mine = [line for part in (("train", "val") if split == "train" else ("test",)) for line in lines[part]]
+    labels = [int(line["Labels"]) for part in lines.values() for line in part]
+    classes = _by_label(labels, [line["Classes"] for part in lines.values() for line in part])
+    images = locate(root, "images")
+    names = tuple(f"{images.name}/{line['filename']}" for line in mine)
+    return Listing(images.parent, names, integers(line["Labels"] for line in mine), classes)
 
 
 # --- skin, small pictures, everything --------------------------------------------------------------------------------
@@ -131,20 +106,21 @@ def _track(name: str) -> str:
 def isic2017(root: Path, split: str) -> Listing:
     """ISIC 2017, part 3: melanoma, seborrheic keratosis, and nevus where a lesion is neither."""
     part = "Training" if split == "train" else "Test_v2"
-    lines = table(root / f"ISIC-2017_{part}_Part3_GroundTruth.csv", "image_id", "melanoma", "seborrheic_keratosis")
+    truth, folder = f"ISIC-2017_{part}_Part3_GroundTruth", f"ISIC-2017_{part}_Data"
+    lines = table(locate(root, f"{truth}.csv", f"{truth}/{truth}.csv"), "image_id", "melanoma", "seborrheic_keratosis")
     labels = integers(float(line["melanoma"]) + 2 * float(line["seborrheic_keratosis"]) for line in lines)
-    names = tuple(f"ISIC-2017_{part}_Data/{line['image_id']}.jpg" for line in lines)
-    return Listing(root, names, labels, ("nevus", "melanoma", "seborrheic keratosis"))
+    images = locate(root, f"{folder}/{folder}", folder)
+    names = tuple(f"{folder}/{line['image_id']}.jpg" for line in lines)
+    return Listing(images.parent, names, labels, ("nevus", "melanoma", "seborrheic keratosis"))
 
 
 def cifar100(root: Path, split: str) -> Listing:
     """CIFAR-100, decoded, since it has no image files; torchvision checks every file's MD5 before it unpickles it."""
-    home = either(root, "cifar-100-python", ".").absolute()
-    need(home / split)
+    home = locate(root, f"cifar-100-python/{split}", split).absolute().parent
     from torchvision.datasets import CIFAR100
 
     try:
-        found = CIFAR100(home.parent, train=split == "train")
+        found = type("Cifar", (CIFAR100,), {"base_folder": home.name})(home.parent, train=split == "train")
     except RuntimeError as error:
         raise ValueError(str(error)) from error
     names = tuple(f"{split}/{row:05d}" for row in range(len(found.targets)))
@@ -170,10 +146,11 @@ IMAGENET100 = tuple(CMC.split())
 
 def imagenet100(root: Path, split: str) -> Listing:
     """CMC's hundred classes of ImageNet, from a copy with one folder per class in train/ and val/."""
-    part = "train" if split == "train" else either(root, "val", "test").name
-    found = [(path, label) for label, name in enumerate(IMAGENET100) for path in find_images(need(root / part / name))]
-    names = tuple(path.relative_to(root).as_posix() for path, _ in found)
-    return Listing(root, names, integers(label for _, label in found), IMAGENET100)
+    parts = ("train",) if split == "train" else ("val", "test")
+    home = locate(root, *(f"{part}/{IMAGENET100[0]}" for part in parts), parts[0]).parent
+    found = [(path, label) for label, name in enumerate(IMAGENET100) for path in find_images(need(home / name))]
+    names = tuple(path.relative_to(home.parent).as_posix() for path, _ in found)
+    return Listing(home.parent, names, integers(label for _, label in found), IMAGENET100)
 
 
 # --- flowers, pets, dogs ---------------------------------------------------------------------------------------------
@@ -181,32 +158,34 @@ def imagenet100(root: Path, split: str) -> Listing:
 
 def flowers102(root: Path, split: str) -> Listing:
     """Oxford-102 Flowers; train is the official train and val joined."""
-    home = either(root, "flowers-102", ".")
-    sets, labels = matlab(home / "setid.mat"), np.atleast_1d(matlab(home / "imagelabels.mat")["labels"])
+    sets, labels = (matlab(locate(root, f"{name}.mat")) for name in ("setid", "imagelabels"))
     ids = np.hstack([sets[key] for key in (("trnid", "valid") if split == "train" else ("tstid",))])
     from torchvision.datasets import Flowers102
 
     classes = getattr(Flowers102, "classes", [f"flower {number}" for number in range(1, 103)])  # torchvision ≥ 0.22
+    images = locate(root, "jpg")
     names = tuple(f"jpg/image_{image:05d}.jpg" for image in ids)
-    return Listing(home, names, integers(labels[ids - 1]).sub(1), tuple(classes))
+    return Listing(images.parent, names, integers(np.atleast_1d(labels["labels"])[ids - 1]).sub(1), tuple(classes))
 
 
 def pets(root: Path, split: str) -> Listing:
     """Oxford-IIIT Pets, by breed."""
-    home = either(root, "oxford-iiit-pet", ".")
-    lines = rows(home / "annotations" / ("trainval.txt" if split == "train" else "test.txt"))
+    lines = rows(locate(root, f"annotations/{'trainval' if split == 'train' else 'test'}.txt"))
+    images = locate(root, "images/images", "images")  # Kaggle's copy has the folder twice
     labels = [int(line[1]) - 1 for line in lines]
     breeds = [_spoken(line[0].rsplit("_", 1)[0]) for line in lines]
-    return Listing(home, tuple(f"images/{line[0]}.jpg" for line in lines), integers(labels), _by_label(labels, breeds))
+    names = tuple(f"{images.name}/{line[0]}.jpg" for line in lines)
+    return Listing(images.parent, names, integers(labels), _by_label(labels, breeds))
 
 
 def dogs(root: Path, split: str) -> Listing:
     """Stanford Dogs."""
-    lists = matlab(either(root, f"lists/{split}_list.mat", f"{split}_list.mat"))
+    lists, images = matlab(locate(root, f"{split}_list.mat")), locate(root, "images/Images", "Images")
     names = [str(name) for name in np.atleast_1d(lists["file_list"])]
     labels = [int(label) - 1 for label in np.atleast_1d(lists["labels"])]
     breeds = [_spoken(name.split("/")[0].split("-", 1)[-1]) for name in names]  # n02085620-Chihuahua/…
-    return Listing(root, tuple(f"Images/{name}" for name in names), integers(labels), _by_label(labels, breeds))
+    listed = tuple(f"{images.name}/{name}" for name in names)
+    return Listing(images.parent, listed, integers(labels), _by_label(labels, breeds))
 
 
 def _by_label(labels: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:

@@ -5,31 +5,45 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from wingbar.data.listing import Listing, either, hold_out, integers, need, table
-from wingbar.data.store import find_images
+from wingbar.data.finding import Arrangement, arrange
+from wingbar.data.listing import Listing, hold_out, integers, known, table
 from wingbar.errors import UserError
 
 __all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
 
 
-def class_folders(root: Path, part: str = "", *, classes: Sequence[str] = ()) -> Listing:
-    """The images below root/part, labelled by the folder directly below it; `classes` fixes the order of the labels."""
-    base = need(root / part)
-    found = [path.relative_to(base) for path in find_images(base)]
-    if loose := [path for path in found if len(path.parts) == 1]:
-        raise UserError(f"{base / loose[0]} is in no class folder; read images without classes as `flat`")
-    order = tuple(classes) or tuple(sorted({path.parts[0] for path in found}))
-    if strange := {path.parts[0] for path in found}.difference(order):
-        raise UserError(f"{base} has the class {min(strange)!r}, which train/ does not have; add it there or remove it")
+def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence[str] = ()) -> Listing:
+    """The images of a split, labelled by the folder directly below it; `classes` fixes the order of the labels."""
+    part = found.part(split)
+    if loose := [image for image, seen in part if len(seen.parts) == 1]:
+        raise UserError(
+            f"{found.base / loose[0]} is in no class folder; read images without classes as `flat` (--data.name flat)"
+        )
+    labels = [seen.parts[0] for _, seen in part]
+    order = tuple(classes) or tuple(sorted(set(labels)))
+    if strange := set(labels).difference(order):
+        raise UserError(
+            f"{found.base} has the test class {min(strange)!r}, which train/ does not have; add it there or remove it"
+        )
     number = {name: label for label, name in enumerate(order)}
-    names = tuple((Path(part) / path).as_posix() for path in found)
-    return Listing(root, names, integers(number[path.parts[0]] for path in found), order)
+    names = tuple(image.as_posix() for image, _ in part)
+    return Listing(found.base, names, integers(number[name] for name in labels), order, notes=_unusual(found))
 
 
-def split_folders(root: Path, split: str) -> Listing:
+def _unusual(found: Arrangement) -> tuple[str, ...]:
+    """What was understood of folders that are not just train/ and test/ or val/."""
+    plain = found.train in ((), ("train",)) and found.test in ((), ("test",), ("val",)) and not found.left
+    return () if plain else (found.note,)
+
+
+def split_folders(found: Arrangement, split: str) -> Listing:
     """One side of train/ and test/ (or val/), each with one folder per class; train/ says which classes there are."""
-    train = class_folders(root, "train")
-    return train if split == "train" else class_folders(root, either(root, "test", "val").name, classes=train.classes)
+    train = class_folders(found)
+    if split == "train":
+        return train
+    if not found.test:
+        raise UserError(f"{found.base} has {', '.join(found.train)} but no test split; add test/ with the same classes")
+    return class_folders(found, split, classes=train.classes)
 
 
 def folder(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0) -> Listing:
@@ -37,18 +51,28 @@ def folder(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0)
 
     At least one image of each class stays in train.
     """
-    if any((root / part).is_dir() for part in ("train", "test", "val")):
-        return split_folders(root, split)
+    found = arrange(root)
+    if found.train:
+        return split_folders(found, split)
     if not 0 < test_fraction < 1:
         raise UserError(f"test_fraction is {test_fraction}; it lies between 0 and 1, say 0.2")
-    return hold_out(class_folders(root), split, share=test_fraction, seed=seed)
+    return hold_out(class_folders(found), split, share=test_fraction, seed=seed)
 
 
-def flat(root: Path, split: str) -> Listing:
-    """Every image below `root`, without labels: all of them are for training."""
-    if split != "train":
+def flat(root: Path, split: str, *, splits: str = "apart") -> Listing:
+    """Every image below `root`, without labels, for training; if they lie in train/ and test/, those of one of the two.
+
+    With `splits` joined, train is all of them whatever their folders are called.
+    """
+    known("value of splits", splits, ("apart", "joined"))
+    found = arrange(root)
+    if splits == "joined" or not found.train:
+        found = Arrangement(root, tuple((found.base / image).relative_to(root) for image in found.images))
+    if split != "train" and not found.test:
         raise UserError(f"the images of {root} have no labels, so there is no {split} split; read `train`, or `folder`")
-    return Listing(root, tuple(path.relative_to(root).as_posix() for path in find_images(need(root))))
+    note = f"{found.note}, without labels; for training on everything say --data.options splits=joined"
+    names = tuple(image.as_posix() for image, _ in found.part(split))
+    return Listing(found.base, names, notes=(note,) if found.train else ())
 
 
 def csv_file(root: Path, split: str) -> Listing:

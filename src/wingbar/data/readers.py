@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.data import layouts, own
+from wingbar.data import layouts, own, signs
+from wingbar.data.finding import overview
 from wingbar.data.listing import Listing, known
 from wingbar.errors import UserError
 
@@ -67,12 +68,12 @@ DATASETS: dict[str, Dataset] = {
     ),
     "gtsrb": Dataset(  # torchvision downloads the competition's first training set, which is smaller: 26,640 images
         "GTSRB",
-        layouts.gtsrb,
+        signs.gtsrb,
         "fetch GTSRB_Final_Training_Images.zip, GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip from "
         "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/published-archive.html "
-        "and unpack them in {root}",
+        "and unpack them in {root}, or a copy with Train.csv, Test.csv, Train/ and Test/ (Kaggle has it)",
         Counts(39209, 12630, 43),
-        {"paper": Counts(**layouts.PAPER, classes=43)},
+        {"paper": Counts(**signs.PAPER, classes=43)},
     ),
     "isic2017": Dataset(
         "ISIC 2017",
@@ -129,7 +130,8 @@ DATASETS: dict[str, Dataset] = {
 def read(name: str, root: str | Path, split: str, *, download: bool = False, **options: Any) -> Listing:
     """The images of a split, `train` or `test`; counts that differ from the expected ones are in its notes.
 
-    The options are the layout's: `level` (aircraft), `subset` and `seed` (gtsrb), `test_fraction` and `seed` (folder).
+    The options are the layout's: `level` (aircraft), `subset` and `seed` (gtsrb), `test_fraction` and `seed` (folder),
+    `splits` (flat).
     """
     known("data set", name, DATASETS)
     known("split", split, ("train", "test"))
@@ -192,7 +194,8 @@ def _one_sentence(dataset: Dataset, root: Path) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{error.filename} is missing; {fetch}") from error
+        there = f"; {root} has {overview(root)}: class folders are read by --data.name folder, images alone by flat"
+        raise UserError(f"{error.filename} is missing; {fetch}{there * root.is_dir()}") from error
     except (OSError, ValueError, LookupError, csv.Error) as error:
         raise UserError(f"{root} cannot be read as {dataset.title} ({error}); {fetch}") from error
 

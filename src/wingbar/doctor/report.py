@@ -82,8 +82,12 @@ class Pair(NamedTuple):
     def relation(self) -> str:
         """One of RELATIONS."""
         inside = self.first.split == self.second.split
-        same_class = self.first.label == self.second.label
-        return RELATIONS[2 * inside + same_class]
+        return RELATIONS[2 * inside + (not self.contradictory)]
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether both have a label, and not the same."""
+        return None not in (self.first.label, self.second.label) and self.first.label != self.second.label
 
     @property
     def badness(self) -> tuple[int | float, ...]:

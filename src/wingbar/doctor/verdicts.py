@@ -37,7 +37,7 @@ def _leaks(report: Report) -> Iterator[Verdict]:
 
 
 def _contradictions(report: Report) -> Iterator[Verdict]:
-    pairs = [pair for pair in _sure(report.pairs) if pair.first.label != pair.second.label]
+    pairs = [pair for pair in _sure(report.pairs) if pair.contradictory]
     if pairs:
         first, second = pairs[0][:2]
         yield _problem(

@@ -1,0 +1,168 @@
+"""Where things lie in somebody's copy of a data set: a folder deeper, in other case, below train/ and test/."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from wingbar.data.store import find_images
+
+__all__ = ["Arrangement", "arrange", "below", "exists", "locate", "overview", "spelt"]
+
+DEPTH = 4  # folders that a download, an archive and a data set may have put around a file
+FEW = 12  # folders beside one another that may be such; more are classes
+
+ROLES = {
+    **dict.fromkeys(("train", "training", "trainset", "trainval"), "train"),
+    **dict.fromkeys(("test", "testing", "testset"), "test"),
+    **dict.fromkeys(("val", "valid", "validation", "validate", "eval", "evaluation", "dev"), "validation"),
+}
+
+
+# --- files and folders by name ---------------------------------------------------------------------------------------
+
+
+def below(root: Path) -> Iterator[Path]:
+    """`root` and the folders in it in which its data may lie, the nearest first."""
+    waiting = deque([(root, 0)])
+    while waiting:
+        folder, depth = waiting.popleft()
+        if not folder.is_dir():
+            continue
+        yield folder
+        inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if depth < DEPTH and len(inner) <= FEW:
+            waiting.extend((path, depth + 1) for path in inner)
+
+
+def locate(root: Path, *names: str) -> Path:
+    """The first of these names that is found: in `root`, below it, or right above; it may be in other case."""
+    places = [*below(root), *([root.parent] if root.is_dir() else [])]
+    found = (spelt(place, name) for name in names for place in places)
+    path = next((path for path in found if path is not None), None)
+    if path is None:
+        raise FileNotFoundError(errno.ENOENT, "is missing", str(root / names[0]))
+    return path
+
+
+def exists(root: Path, *names: str) -> bool:
+    """Whether `locate` would find one of these."""
+    try:
+        return bool(locate(root, *names))
+    except FileNotFoundError:
+        return False
+
+
+def spelt(folder: Path, name: str) -> Path | None:
+    """What is called so in the folder, if need be in other case, as copies from other systems have it."""
+    if (folder / name).exists():
+        return folder / name
+    found = [folder]
+    for word in Path(name).parts:
+        inner = (path for place in found if place.is_dir() for path in sorted(place.iterdir()))
+        found = [path for path in inner if path.name.casefold() == word.casefold()]
+    return found[0] if found else None
+
+
+def overview(root: Path) -> str:
+    """The first few names in a folder, for a sentence."""
+    names = sorted(path.name + "/" * path.is_dir() for path in root.iterdir()) if root.is_dir() else []
+    return ", ".join(names[:6]) + (f" and {len(names) - 6:,} more" if len(names) > 6 else "") or "nothing"
+
+
+# --- folders of splits and folders of classes ------------------------------------------------------------------------
+
+
+class Arrangement(NamedTuple):
+    """The images of a folder, and which of the folders in it are splits; none are where these are classes."""
+
+    base: Path  # around all images
+    images: tuple[Path, ...]  # below base
+    train: tuple[str, ...] = ()  # folders below base
+    test: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # folders of images that belong to neither
+
+    def part(self, split: str) -> list[tuple[Path, Path]]:
+        """The images of a split: as seen from base, and from the folder of the split."""
+        folders = [Path(name) for name in (self.train if split == "train" else self.test)]
+        return [
+            (image, image.relative_to(folder))
+            for folder in folders or [Path()]
+            for image in self.images
+            if image.is_relative_to(folder)
+        ]
+
+    def labelled(self, split: str) -> bool:
+        """Whether every image of the split lies in one of several folders, or of at least one below a split's."""
+        names = {seen.parts[0] for _, seen in self.part(split) if len(seen.parts) > 1}
+        return all(len(seen.parts) > 1 for _, seen in self.part(split)) and len(names) > (not self.train)
+
+    @property
+    def note(self) -> str:
+        """Which folders were taken for what."""
+        read = f"{_listed(self.train)} in {self.base} was read as train"
+        tested = f", {_listed(self.test)} as test" if self.test else ""
+        return f"{read}{tested}" + (f"; {_listed(self.left)} was left out" if self.left else "")
+
+
+def _listed(folders: Iterable[str]) -> str:
+    return " and ".join(f"{name}/" for name in folders)
+
+
+def arrange(root: Path) -> Arrangement:
+    """The images below `root`; their folders are splits if these are called like a pair of splits, or nothing else is.
+
+    So bus/, car/ and train/ are classes; train/ and test/ never are, nor is train/ alone.
+    """
+    images = find_images(root)
+    base = _around(images, root)
+    seen = tuple(path.relative_to(base) for path in images)
+    names = sorted({path.parts[0] for path in seen if len(path.parts) > 1})
+    roles = {name: role for name in names if (role := _role(name))}
+    if not _are_splits(names, roles) or any(len(path.parts) == 1 for path in seen):
+        return Arrangement(base, seen)
+    train, tests, validations = (_called(roles, kind, seen) for kind in ("train", "test", "validation"))
+    learnt, tested = (train, tests or validations) if train else (tests or validations, ())
+    used = {Path(name).parts[0] for name in (*learnt, *tested)}
+    return Arrangement(base, seen, learnt, tested, tuple(name for name in names if name not in used))
+
+
+def _around(images: list[Path], root: Path) -> Path:
+    """The folder around all images, but no split's and none with images in it."""
+    inner = Path(os.path.commonpath([path.parent for path in images])).relative_to(root)
+    names = inner.parts if all(path.parent != root / inner for path in images) else inner.parts[:-1]
+    ends = [depth for depth, name in enumerate(names) if _role(name)]
+    return root.joinpath(*names[: min(ends, default=len(names))])
+
+
+def _role(name: str) -> tuple[str, str] | None:
+    """Which split a folder is called after, and the rest of its name without digits: cars_train is (train, cars)."""
+    words = [re.sub(r"\d+", "", word) for word in re.split(r"[\W_]+", name.casefold())]
+    kinds = [ROLES[word] for word in words if word in ROLES]
+    return (kinds[0], " ".join(word for word in words if word not in ROLES).strip()) if len(kinds) == 1 else None
+
+
+def _are_splits(names: Collection[str], roles: Mapping[str, tuple[str, str]]) -> bool:
+    """Whether two of the folders are a pair such as cars_train and cars_test, or all are called like splits alone."""
+    train, test = (
+        {rest for kind, rest in roles.values() if (kind == "train") == is_train} for is_train in (True, False)
+    )
+    alone = 0 < len(names) == len(roles) and (len(names) == 1 or not any(train | test))
+    return bool(train & test) or alone
+
+
+def _called(roles: Mapping[str, tuple[str, str]], kind: str, images: Iterable[Path]) -> tuple[str, ...]:
+    """The folders of one kind, of Train/ and train/ only the first, and the inner one where a copy has them twice."""
+    names = {name.casefold(): name for name in sorted(roles, reverse=True) if roles[name][0] == kind}
+    return tuple(sorted(_innermost(name, images) for name in names.values()))
+
+
+def _innermost(name: str, images: Iterable[Path]) -> str:
+    inner = {path.parts[1] for path in images if path.parts[0] == name and len(path.parts) > 2}
+    loose = any(path.parts[0] == name and len(path.parts) == 2 for path in images)
+    return f"{name}/{inner.pop()}" if not loose and {_role(part) for part in inner} == {_role(name)} else name

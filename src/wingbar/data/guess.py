@@ -10,7 +10,7 @@ from wingbar.data.listing import Listing, either, known, table
 from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
-from wingbar.data.store import find_images
+from wingbar.data.store import find_images, is_image_name
 from wingbar.types import UserError
 
 __all__ = ["guess", "read_splits"]
@@ -57,7 +57,7 @@ def guess(root: str | Path) -> str:
 def _has_classes(root: Path) -> bool:
     """Whether every image lies in one of several class folders, below train/ where there is one."""
     base = either(root, "train", ".")
-    parts = [path.relative_to(base).parts for path in find_images(base)]
+    parts = [path.relative_to(base).parts for path in find_images(base) if is_image_name(path)]
     split = base.name == "train"
     return min(map(len, parts)) > 1 and (split or len({part[0] for part in parts}) > 1)
 

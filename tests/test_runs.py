@@ -212,6 +212,21 @@ def test_too_many_unreadable_files_stop_before_training(settings, way_out, photo
     assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
+def test_links_to_nowhere_count_as_unreadable_and_are_said(photos, tmp_path, capsys):
+    """Beside the damaged one of 21 files, a link to an image and one to a folder."""
+    folder, settings = tmp_path / "photos", {**SMALL, "run.epochs": 1}
+    shutil.copytree(photos, folder)
+    (folder / "roll 1" / "lost.png").symlink_to("nowhere.png")
+    (folder / "roll 4").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(UserError, match=r"^3 of 23 files \(13\.0%\) are unreadable"):
+        wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings=settings)
+    listed = dict(line.split("\t") for line in lines_of(tmp_path / "run" / "unreadable.txt"))
+    assert listed[str(folder / "roll 1" / "lost.png")] == "lost.png: a link to nowhere.png, which does not exist"
+    assert listed[str(folder / "roll 4")] == f"roll 4: a link to {tmp_path / 'unmounted'}, which does not exist"
+    wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings={**settings, "data.most_broken": 0.2})
+    assert "note: 3 of 23 files are unreadable and left out, first damaged.jpg" in capsys.readouterr().err
+
+
 # --- options of the readers ------------------------------------------------------------------------------------------
 
 

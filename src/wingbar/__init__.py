@@ -40,26 +40,5 @@ if TYPE_CHECKING:
     from wingbar.weights import encoder_with_weights as encoder_with_weights
     from wingbar.weights import load_encoder as load_encoder
     from wingbar.weights import save_encoder as save_encoder
-else:
-    lazily(
-        __name__,
-        {
-            "config": "Config",
-            "criteria": "GradCam LowVariance Uniform",
-            "data.batches": "Batches",
-            "data.lookalike": "Lookalike",
-            "decoder": "LightDecoder MirrorDecoder tiny_decoder",
-            "encoder": "Encoder",
-            "errors": "UserError",
-            "exam.options": "Evaluate",
-            "exam.sitting": "examine",
-            "methods": "METHODS MoCo Rebuild SimSiam SynthPairs",
-            "recipes": "RECIPES",
-            "runs": "Result fit resume run",
-            "settings": "changed",
-            "train.loop": "train",
-            "trunks": "build_encoder",
-            "types": "Batch Encoded Output",
-            "weights": "encoder_with_weights load_encoder save_encoder",
-        },
-    )
+
+lazily(__name__)

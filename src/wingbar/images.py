@@ -41,7 +41,7 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
     with _reporting(quiet=quiet) as report:
         for note in source.notes if isinstance(source, Listing) else ():
             report.say(note)
-        return load(
+        store = load(
             source,
             side=data.stored,
             cache=cache_root() if data.cache else None,
@@ -49,6 +49,10 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
             workers=data.workers,
             report=report,
         )
+        if bad := store.broken:
+            count = len(bad) + len(store.images)
+            report.say(f"{len(bad):,} of {count:,} files are unreadable and left out, first {bad[0].reason}")
+        return store
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,9 +33,11 @@ class _Lazy(ModuleType):
         return sorted({*super().__dir__(), *self.homes})
 
 
-def lazily(package: str, names: Mapping[str, str]) -> None:
-    """Let a package have names of its modules: module → names, separated by spaces."""
+def lazily(package: str) -> None:
+    """Let a package have, when they are asked for, the names that it imports for type checkers."""
     module = sys.modules[package]
-    homes = {name: f"{package}.{home}" for home, line in names.items() for name in line.split()}
+    source = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    below = [node for node in ast.walk(source) if isinstance(node, ast.ImportFrom) and node.module != __name__]
+    homes = {name.name: str(node.module) for node in below for name in node.names if node.module != "typing"}
     vars(module).update(homes=homes, __all__=sorted(homes))
     module.__class__ = _Lazy

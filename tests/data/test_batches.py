@@ -80,7 +80,7 @@ def test_everything_is_every_plain_image_in_order(store, parts):
     assert {len(chunk) for chunk in chunks[:-1]} == {6 // parts}
 
 
-@pytest.mark.parametrize("size, steps", [(6, 3), (1, 23), (23, 1), (12, 1)])
+@pytest.mark.parametrize("size, steps", [(6, 3), (2, 11), (23, 1), (12, 1)])
 def test_an_epoch_visits_every_image_at_most_once(store, size, steps):
     made = batches(store, size)
     assert made.per_epoch == steps
@@ -101,7 +101,7 @@ def test_epochs_and_seeds_have_their_own_order(store):
     assert tuple(range(18)) not in orders
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+@pytest.mark.parametrize("parts", [1, 2, 3])
 def test_parts_together_are_the_whole_batch(store, parts):
     (whole,), cut = batches(store)(4), batches(store, parts=parts)(4)
     assert [len(part.index) for part in cut] == [6 // parts] * parts
@@ -164,7 +164,11 @@ def test_a_batch_that_cannot_be_cut_is_refused(store):
         batches(store, 6, parts=4)
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"size": -1}, {"parts": 0}, {"parts": -1}, {"parts": -2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 0}, {"size": 1}, {"parts": 6}, {"size": -1}, {"parts": 0}, {"parts": -1}, {"parts": -2}],
+    ids=str,
+)
 def test_a_batch_of_nothing_is_refused(store, options):
     with pytest.raises(UserError):
         batches(store, **options)

@@ -19,8 +19,10 @@ from scipy.io import savemat
 
 from wingbar.config import Config
 from wingbar.data import layouts, readers, signs
+from wingbar.data.guess import guess
 from wingbar.data.listing import Listing, allot, draw, hold_out
 from wingbar.data.readers import DATASETS, read
+from wingbar.data.store import decode
 from wingbar.errors import UserError
 from wingbar.images import find_source
 from wingbar.settings import changed
@@ -608,11 +610,93 @@ def test_csv_without_labels_or_split_is_all_training(manifest):
         (("path", "images/a.png", "images/z.png"), r"1 of 2 images are missing, first .*z\.png"),
         (("path",), "has no train image"),
         ((), r"has the columns \(none\)"),
+        (
+            ("path,label", "images/a.png,wren", "images/b.png,wren", "./images/a.png,robin"),
+            r"gives images/a\.png two labels, 'wren' in line 2 and 'robin' in line 4; keep the right one$",
+        ),
+        (
+            ("path,label,split", "images/a.png,wren,train", "images/b.png,wren,train", "images/a.png,robin,test"),
+            r"gives images/a\.png two labels, 'wren' in line 2 and 'robin' in line 4",
+        ),
     ],
 )
 def test_csv_mistakes_are_sentences(manifest, lines, sentence):
     with pytest.raises(UserError, match=sentence):
         read("csv", manifest(*lines), "train")
+
+
+def test_csv_lines_given_twice_count_once_and_are_said(manifest, tmp_path):
+    file = manifest(
+        "path,label,split",
+        "images/a.png,wren,train",
+        "images/b.png,robin,train",
+        f"{tmp_path}/images/../images/a.png,wren,train",
+        "images/c.png,robin,test",
+        "./images/b.png,robin,train",
+        "images/b.png,robin,test",
+    )
+    train, test = (read("csv", file, split) for split in SPLITS)
+    assert pairs(train) == [("images/a.png", 1), ("images/b.png", 0)]
+    assert pairs(test) == [("images/c.png", 0), ("images/b.png", 0)]
+    assert train.notes == (
+        "2 of 4 train lines repeat an image, first images/a.png in line 4; it is used once",
+        "1 of 2 train images are in test, too, first images/b.png in line 3; scores on test will flatter",
+    )
+    assert test.notes == (
+        "1 of 2 test images are in train, too, first images/b.png in line 7; scores on test will flatter",
+    )
+    once = manifest("path,label,split", "images/a.png,wren,train", "images/b.png,robin,train")
+    assert read("csv", once, "train").digest == train.digest and read("csv", once, "train").notes == ()
+
+
+def test_csv_without_labels_may_name_an_image_twice(manifest):
+    listing = read("csv", manifest("path", "images/a.png", "images/a.png", "images/b.png"), "train")
+    assert listing.names == ("images/a.png", "images/b.png") and len(listing.notes) == 1
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(tmp_path) -> Path:
+    """Classes wren and robin with two images each; links that lead somewhere, in circles, and nowhere."""
+    root = tmp_path / "birds"
+    for name in ("wren/1.png", "wren/2.png", "robin/1.png", "robin/2.png"):
+        picture(root / name)
+    picture(tmp_path / "elsewhere" / "3.png")
+    picture(tmp_path / "elsewhere" / "finches" / "1.png")
+    for name, target in {
+        "wren/3.png": tmp_path / "elsewhere" / "3.png",
+        "finch": tmp_path / "elsewhere" / "finches",
+        "wren/up": root,
+        "robin/gone.jpg": "nowhere.jpg",
+        "robin/circle.png": "circle.png",
+        "001.Albatross": tmp_path / "unmounted" / "albatross",
+        "labels.csv": "nowhere.csv",
+        ".hidden.jpg": "nowhere.jpg",
+    }.items():
+        (root / name).symlink_to(target)
+    return root
+
+
+def test_links_to_nowhere_are_unreadable_images(linked, tmp_path):
+    flat, classes = read("flat", linked, "train"), read("folder", linked, "train", test_fraction=0.01)
+    lost = ("001.Albatross", "robin/circle.png", "robin/gone.jpg")
+    there = ("finch/1.png", "robin/1.png", "robin/2.png", "wren/1.png", "wren/2.png", "wren/3.png")
+    assert flat.names == classes.names == tuple(sorted((*lost, *there)))
+    assert classes.classes == ("001.Albatross", "finch", "robin", "wren")
+    store = decode(classes.paths, side=4, labels=classes.labels)
+    assert store.labels.tolist() == [1, 2, 2, 3, 3, 3] and guess(linked) == "folder"
+    assert [bad.path.relative_to(linked).as_posix() for bad in store.broken] == list(lost)
+    assert store.broken[0].reason == f"001.Albatross: a link to {tmp_path}/unmounted/albatross, which does not exist"
+    assert "symbolic links" in store.broken[1].reason
+    assert store.broken[2].reason == "gone.jpg: a link to nowhere.jpg, which does not exist"
+
+
+def test_an_image_that_is_in_no_class_is_refused_though_it_is_gone(linked):
+    (linked / "loose.png").symlink_to("nowhere.png")
+    with pytest.raises(UserError, match=r"loose\.png is in no class folder"):
+        read("folder", linked, "train")
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------

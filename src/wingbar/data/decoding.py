@@ -130,6 +130,9 @@ def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable
         with Image.open(path, formats=_formats()) as file:
             _check_pixels(file, size)
             return use(file)
+    except FileNotFoundError:
+        gone = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "the file is gone"
+        return Unreadable(f"{path.name}: {gone}")
     except UnidentifiedImageError:
         return Unreadable(f"{path.name}: no image in a format we read ({', '.join(_formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file

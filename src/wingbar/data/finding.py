@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from wingbar.data.store import find_images
+from wingbar.data.store import find_images, is_image_name
 
-__all__ = ["Arrangement", "arrange", "below", "exists", "locate", "overview", "spelt"]
+__all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "spelt"]
 
 DEPTH = 4  # folders that a download, an archive and a data set may have put around a file
 FEW = 12  # folders beside one another that may be such; more are classes
@@ -99,8 +99,8 @@ class Arrangement(NamedTuple):
 
     def labelled(self, split: str) -> bool:
         """Whether every image of the split lies in one of several folders, or of at least one below a split's."""
-        names = {seen.parts[0] for _, seen in self.part(split) if len(seen.parts) > 1}
-        return all(len(seen.parts) > 1 for _, seen in self.part(split)) and len(names) > (not self.train)
+        inside = [seen for _, seen in self.part(split) if not is_loose(seen)]
+        return len(inside) == len(self.part(split)) and len({seen.parts[0] for seen in inside}) > (not self.train)
 
     @property
     def note(self) -> str:
@@ -108,6 +108,11 @@ class Arrangement(NamedTuple):
         read = f"{_listed(self.train)} in {self.base} was read as train"
         tested = f", {_listed(self.test)} as test" if self.test else ""
         return f"{read}{tested}" + (f"; {_listed(self.left)} was left out" if self.left else "")
+
+
+def is_loose(image: Path) -> bool:
+    """Whether an image lies in no folder; a link to a folder that is gone is no image, but stands for some."""
+    return len(image.parts) == 1 and is_image_name(image)
 
 
 def _listed(folders: Iterable[str]) -> str:
@@ -122,9 +127,9 @@ def arrange(root: Path) -> Arrangement:
     images = find_images(root)
     base = _around(images, root)
     seen = tuple(path.relative_to(base) for path in images)
-    names = sorted({path.parts[0] for path in seen if len(path.parts) > 1})
+    names = sorted({path.parts[0] for path in seen if not is_loose(path)})
     roles = {name: role for name in names if (role := _role(name))}
-    if not _are_splits(names, roles) or any(len(path.parts) == 1 for path in seen):
+    if not _are_splits(names, roles) or any(map(is_loose, seen)):
         return Arrangement(base, seen)
     train, tests, validations = (_called(roles, kind, seen) for kind in ("train", "test", "validation"))
     learnt, tested = (train, tests or validations) if train else (tests or validations, ())
@@ -135,7 +140,7 @@ def arrange(root: Path) -> Arrangement:
 def _around(images: list[Path], root: Path) -> Path:
     """The folder around all images, but no split's and none with images in it."""
     inner = Path(os.path.commonpath([path.parent for path in images])).relative_to(root)
-    names = inner.parts if all(path.parent != root / inner for path in images) else inner.parts[:-1]
+    names = inner.parts if not any(is_loose(path.relative_to(root / inner)) for path in images) else inner.parts[:-1]
     ends = [depth for depth, name in enumerate(names) if _role(name)]
     return root.joinpath(*names[: min(ends, default=len(names))])
 

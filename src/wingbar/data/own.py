@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from wingbar.data.finding import Arrangement, arrange
+from wingbar.data.finding import Arrangement, arrange, is_loose
 from wingbar.data.listing import Listing, hold_out, integers, known, table
 from wingbar.errors import UserError
 
@@ -15,7 +17,7 @@ __all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
 def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence[str] = ()) -> Listing:
     """The images of a split, labelled by the folder directly below it; `classes` fixes the order of the labels."""
     part = found.part(split)
-    if loose := [image for image, seen in part if len(seen.parts) == 1]:
+    if loose := [image for image, seen in part if is_loose(seen)]:
         raise UserError(
             f"{found.base / loose[0]} is in no class folder; read images without classes as `flat` (--data.name flat)"
         )
@@ -76,25 +78,78 @@ def flat(root: Path, split: str, *, splits: str = "apart") -> Listing:
 
 
 def csv_file(root: Path, split: str) -> Listing:
-    """The lines of a CSV file: path (relative to the file), label if known, split (train or test) if there are two."""
-    lines = table(root, "path")
-    for number, line in enumerate(lines, start=2):  # line 1 is the header
-        if line.get("split", "train") not in ("train", "test"):
-            raise UserError(f"line {number} of {root} has the split {line['split']!r}; it is train or test")
-    if split == "test" and not any("split" in line for line in lines):
-        raise UserError(f"{root} has no column `split`, so all of it is train; add one that says train or test")
-    classes = _in_order({line["label"] for line in lines if line.get("label")})
-    mine = [line for line in lines if line.get("split", "train") == split]
-    names = tuple(_below(root.parent, line["path"]) for line in mine)
-    labels = [line["label"] for line in mine if line.get("label")]
+    """The lines of a CSV file: path (relative to the file), label if known, split (train or test) if there are two.
+
+    An image that is given twice is used once.
+    """
+    lines = _lines(root, split)
+    _check_labels(root, lines)
+    mine, notes = _once(lines, split)
+    names, labels = tuple(line.name for line in mine), [line.label for line in mine if line.label]
     if not labels:
-        return Listing(root.parent, names)
+        return Listing(root.parent, names, notes=notes)
     if len(labels) < len(mine):
         missing = len(mine) - len(labels)
         raise UserError(
             f"{missing} of the {len(mine)} {split} lines of {root} have no label; label all of them or none"
         )
-    return Listing(root.parent, names, integers(map(classes.index, labels)), classes)
+    classes = _in_order({line.label for line in lines if line.label})
+    return Listing(root.parent, names, integers(map(classes.index, labels)), classes, notes=notes)
+
+
+class _Line(NamedTuple):
+    """A line of a CSV file that names an image."""
+
+    number: int
+    name: str
+    label: str  # empty: nobody knows it
+    split: str
+
+    def __str__(self) -> str:
+        return f"{self.name} in line {self.number}"
+
+
+def _lines(root: Path, split: str) -> list[_Line]:
+    """All lines of the file, of which some should be of this split."""
+    found = []
+    for number, line in enumerate(table(root, "path"), start=2):  # line 1 is the header
+        if line.get("split", "train") not in ("train", "test"):
+            raise UserError(f"line {number} of {root} has the split {line['split']!r}; it is train or test")
+        if split == "test" and "split" not in line:
+            raise UserError(f"{root} has no column `split`, so all of it is train; add one that says train or test")
+        name = _below(root.parent, line["path"])
+        found.append(_Line(number, name, line.get("label", ""), line.get("split", "train")))
+    return found
+
+
+def _check_labels(root: Path, lines: Sequence[_Line]) -> None:
+    """Refuse an image under two labels, be it in one split or in two."""
+    first: dict[str, _Line] = {}
+    for line in lines:
+        other = first.setdefault(line.name, line) if line.label else line
+        if other.label != line.label:
+            raise UserError(
+                f"{root} gives {line.name} two labels, {other.label!r} in line {other.number} and {line.label!r} "
+                f"in line {line.number}; keep the right one"
+            )
+
+
+def _once(lines: Sequence[_Line], split: str) -> tuple[list[_Line], tuple[str, ...]]:
+    """The lines of a split, each image once; and what is to be said of those that come again, here or in the other."""
+    mine, other = [line for line in lines if line.split == split], "test" if split == "train" else "train"
+    first: dict[tuple[str, str], _Line] = {}
+    again = [line for line in mine if first.setdefault((line.name, line.label), line) is not line]
+    elsewhere = {line.name for line in lines if line.split == other}
+    shared = [line for line in first.values() if line.name in elsewhere]
+    notes = []
+    if again:
+        notes.append(
+            f"{len(again):,} of {len(mine):,} {split} lines repeat an image, first {again[0]}; it is used once"
+        )
+    if shared:
+        share = f"{len(shared):,} of {len(first):,} {split} images"
+        notes.append(f"{share} are in {other}, too, first {shared[0]}; scores on test will flatter")
+    return list(first.values()), tuple(notes)
 
 
 def _in_order(names: Collection[str]) -> tuple[str, ...]:
@@ -105,5 +160,5 @@ def _in_order(names: Collection[str]) -> tuple[str, ...]:
 
 def _below(root: Path, path: str) -> str:
     """A path as it is seen from `root` where it lies below, so that a split has one name wherever it lies."""
-    given, base = Path(path), root.absolute()
+    given, base = Path(os.path.normpath(path)), Path(os.path.abspath(root))
     return (given.relative_to(base) if given.is_relative_to(base) else given).as_posix()

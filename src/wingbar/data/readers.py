@@ -201,10 +201,13 @@ def _one_sentence(dataset: Dataset, root: Path) -> Iterator[None]:
 
 
 def _complete(listing: Listing, split: str, fetch: str) -> None:
-    """Nothing, if there are images, every file listed is there and every label has a name."""
+    """Nothing, if there are images, every file listed is there and every label has a name.
+
+    A link is there, wherever it leads: those that lead nowhere are unreadable images like others.
+    """
     if not listing.names:
         raise UserError(f"{listing.root} has no {split} image; {fetch}")
-    if absent := [path for path in listing.paths if not path.is_file()]:
+    if absent := [path for path in listing.paths if not path.is_file() and not path.is_symlink()]:
         raise UserError(f"{len(absent):,} of {len(listing.names):,} images are missing, first {absent[0]}; {fetch}")
     if listing.labels is not None and not 0 <= listing.labels.min() <= listing.labels.max() < len(listing.classes):
         span = f"{listing.labels.min()} to {listing.labels.max()}"

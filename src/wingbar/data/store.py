@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -24,6 +25,7 @@ __all__ = [
     "assemble",
     "decode",
     "find_images",
+    "is_image_name",
     "open_rgb",
     "readable",
 ]
@@ -66,18 +68,18 @@ class Store(NamedTuple):
 
 
 def find_images(root: str | Path) -> list[Path]:
-    """Every image file below `root`, sorted, hidden ones left out."""
+    """Every image file below `root`, sorted, hidden ones left out; and links to files and folders that are gone."""
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
-    found = sorted(path for path in _walk(folder, set()) if path.suffix.lower() in ENDINGS)
+    found = sorted(_walk(folder, set()))
     if not found:
         raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
     return found
 
 
 def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Files below a folder: links are followed, but no folder is entered twice; hidden names are passed over."""
+    """Images below a folder: links are followed, but no folder is entered twice; hidden names are passed over."""
     real = folder.resolve()
     if real in seen:
         return
@@ -87,8 +89,21 @@ def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
             continue
         if path.is_dir():
             yield from _walk(path, seen)
-        elif path.is_file():
+        elif is_image_name(path) if path.is_file() else _was_image(path):
             yield path
+
+
+def is_image_name(path: Path) -> bool:
+    """Whether a file is called as images are."""
+    return path.suffix.lower() in ENDINGS
+
+
+def _was_image(path: Path) -> bool:
+    """Whether this is a link that leads nowhere, and an image or a folder of them may have been there.
+
+    Nobody can look any more. A name such as `labels.csv` says that there was neither; `001.Albatross` does not.
+    """
+    return path.is_symlink() and (is_image_name(path) or mimetypes.MimeTypes().guess_type(path.name) == (None, None))
 
 
 # --- from files to images --------------------------------------------------------------------------------------------

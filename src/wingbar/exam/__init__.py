@@ -9,8 +9,5 @@ if TYPE_CHECKING:
     from wingbar.exam.protocols import PROTOCOLS as PROTOCOLS
     from wingbar.exam.sitting import examine as examine
     from wingbar.exam.subject import Subject as Subject
-else:
-    lazily(
-        __name__,
-        {"options": "Evaluate", "protocols": "PROTOCOLS", "sitting": "examine", "subject": "Subject"},
-    )
+
+lazily(__name__)

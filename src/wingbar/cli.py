@@ -69,7 +69,7 @@ def _train(arguments: Sequence[str]) -> None:
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
     config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
-    _run(checked(config), recipe)
+    _run(config, recipe)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _run(config: Config, recipe: str) -> None:
     """Train to the end, or until somebody stops it."""
+    config = checked(config)
     from wingbar.runs import run
 
     try:

@@ -20,7 +20,6 @@ from wingbar.machine import compile_parts, on_gpu_compiled, uncompiled, will_com
 from wingbar.methods import Rebuild
 from wingbar.methods.rebuild import embed_as_is
 from wingbar.train import optim
-from wingbar.types import UserError
 
 __all__ = ["Stage", "build_optimizers", "build_stages", "build_views", "plain_images", "prepare"]
 
@@ -96,8 +95,6 @@ def build_views(config: Config) -> views.Augment:
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
         augment = views.moco(size=data.size, count=data.view_count, scale=scale)
-    elif data.view_count != 2:
-        raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
     else:
         augment = views.asymmetric(size=data.size, scale=scale)
     recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from wingbar import criteria, decoder, losses, perturb
-from wingbar.config import Config, Method
+from wingbar.config import Config
 from wingbar.data.batches import fold
 from wingbar.encoder import (
     Encoder,
@@ -19,8 +19,8 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
-from wingbar.errors import UserError
 from wingbar.methods import METHODS, SimSiam, SynthPairs, moco, synth
+from wingbar.settings import check_together
 from wingbar.state import keeping
 from wingbar.types import STD
 from wingbar.weights import encoder_with_weights
@@ -41,6 +41,7 @@ def build_method(config: Config, *, steps: int = 1) -> Any:
 
     `steps` are those of the whole training; one that is not trained needs none.
     """
+    check_together(config)
     torch.manual_seed(config.run.seed)
     frozen = config.encoder.batchnorm == "frozen"
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
@@ -58,26 +59,11 @@ def _base(config: Config, encoder: Encoder, steps: int) -> Any:
 
 
 def _simsiam_options(config: Config) -> dict[str, Any]:
-    if config.data.batch // config.run.accumulate < 2:
-        raise UserError("SimSiam normalises over the batch and needs two images or more at once; raise data.batch")
     return {"dim": config.method.dim or 2048, "hidden": config.method.hidden}
 
 
 def _moco_options(config: Config, steps: int) -> dict[str, Any]:
-    method, batch = config.method, config.data.batch
-    if batch > method.queue:
-        raise UserError(
-            f"a batch of {batch} does not fit into MoCo's queue of {method.queue}; "
-            "raise method.queue or lower data.batch"
-        )
-    if batch // config.run.accumulate % method.splits:
-        raise UserError(f"method.splits {method.splits} does not divide a batch of {batch}; change one of them")
-    if method.kept is not None and method.momentum != Method().momentum:
-        raise UserError(
-            f"method.kept {method.kept} finds the momentum by itself, method.momentum {method.momentum} would do "
-            "nothing; leave one of them out (--method.kept None)"
-        )
-    before = config.readings.enqueue == "before"
+    method, before = config.method, config.readings.enqueue == "before"
     contrast = moco.against_past_and_present if before else moco.against_past
     return {
         "dim": method.dim or 128,
@@ -120,10 +106,6 @@ def _criterion(config: Config, name: str, base: Any) -> nn.Module:
         rectify = getattr(criteria, readings.sign)
         stretch = perturb.by_rank if settings.ranked else perturb.minmax
         return criteria.GradCam(eps=settings.eps_g, loss=_gradcam_loss(config, base), rectify=rectify, stretch=stretch)
-    if batch > settings.bank:
-        raise UserError(
-            f"a bank of {settings.bank} rows cannot hold a batch of {batch}; raise synth.bank or lower data.batch"
-        )
     return criteria.LowVariance(
         base.encoder.dim,
         size=settings.bank,
@@ -136,31 +118,21 @@ def _criterion(config: Config, name: str, base: Any) -> nn.Module:
 
 def _gradcam_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
     if config.readings.pair_loss == "native":
-        return _native(base).compare_own
+        return cast(SimSiam, base).compare_own
     return partial(getattr(criteria, config.readings.scope), **_contrast(config, config.synth.temperature))
 
 
 def _pair_loss(config: Config, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
     if config.readings.pair_loss == "native":
-        if config.synth.centred:
-            raise UserError("synth.centred is for readings.pair_loss nt_xent; SimSiam's own loss has no negatives")
-        return _native(base).compare
+        return cast(SimSiam, base).compare
     contrast = _contrast(config, config.synth.temperature)
     if config.synth.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])
     return partial(losses.nt_xent, symmetric=config.readings.symmetric, **contrast)
 
 
-def _native(base: Any) -> SimSiam:
-    if not isinstance(base, SimSiam):
-        raise UserError("readings.pair_loss native is SimSiam's own loss; use method.name simsiam, or nt_xent")
-    return base
-
-
 def _readings(config: Config, base: Any) -> synth.Readings:
     readings = config.readings
-    if readings.second == "teacher" and not hasattr(base, "teach"):
-        raise UserError(f"readings.second teacher needs a base method with a teacher; {config.method.name} has none")
     return synth.Readings(
         pair_loss=_pair_loss(config, base),
         rebuild_loss=_rebuild_loss(readings.pixels),

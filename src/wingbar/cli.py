@@ -87,7 +87,7 @@ def _train(arguments: Sequence[str]) -> None:
     if asked.config:
         recipe, default = recipe_of(asked.config.parent), read_config(asked.config)
         asked = parse(_Train, "train", rest, default=_Train(default))
-    _run(checked(asked.settings), recipe)
+    _run(asked.settings, recipe)
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _run(config: Config, recipe: str) -> None:
     """Train to the end, or until somebody stops it."""
+    config = checked(config)
     with working("starting"):
         from wingbar.runs import run
 

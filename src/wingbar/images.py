@@ -15,7 +15,6 @@ from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
-from wingbar.errors import UserError
 from wingbar.train.progress import Bar
 
 __all__ = ["count", "find_source", "open_source"]
@@ -25,8 +24,6 @@ def find_source(config: Config, split: Literal["train", "test"] = "train") -> So
     """The images of a split, before any is decoded; `test` is a part of train where one is held out."""
     data, held_out = config.data, config.data.holdout > 0
     if data.root == "lookalike":
-        if data.options or data.download:
-            raise UserError("data.options and data.download are for data sets read from files; lookalike has neither")
         drawn: Split = "validation" if held_out and split == "test" else split
         return look_alikes(drawn, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
     options = parse_options(data.name, data.options)

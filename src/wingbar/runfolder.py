@@ -12,7 +12,7 @@ from wingbar.config import Config
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
 from wingbar.files import check_place
-from wingbar.settings import changed, check_limits, check_weights, named, read_config
+from wingbar.settings import changed, check_limits, check_root, check_together, check_weights, named, read_config
 
 __all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
 
@@ -29,6 +29,8 @@ FREE = {
 def checked(config: Config) -> Config:
     """The settings with full names of files, once everything is right that can be known without looking at images."""
     check_limits(config)
+    check_together(config)
+    check_root(config)
     check_weights(config.encoder.weights)
     config = _absolute(config)
     _check_folder(config)

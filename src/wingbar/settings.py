@@ -9,18 +9,20 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from wingbar.config import FILE_ENDINGS, Config
+from wingbar.config import FILE_ENDINGS, Config, Method
 from wingbar.errors import UserError
 
 __all__ = [
     "changed",
     "check_device",
     "check_limits",
+    "check_root",
+    "check_together",
     "check_weights",
     "from_json",
     "key_of",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
-# Inclusive limits of every number; what depends on other settings is checked where both are known.
+# Inclusive limits of every number.
 LIMITS = {
     "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (ABOVE_ZERO, 1),
     "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
@@ -153,10 +155,63 @@ def check_limits(config: Config) -> None:
     check_device(config.run.device)
 
 
+def check_together(config: Config) -> None:
+    """Refuse settings that do not go together."""
+    for sentence in _contradictions(config):
+        raise UserError(sentence)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    data, parts = config.data, config.run.accumulate
+    if data.batch % parts:
+        yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
+    if data.views == "asymmetric" and data.view_count != 2:
+        yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
+    if data.root == "lookalike" and (data.options or data.download):
+        yield "data.options and data.download are for data sets read from files; lookalike has neither"
+    yield from _of_moco(config) if config.method.name == "moco" else _of_simsiam(config)
+    if config.synth.on and "lowvar" in config.synth.criteria and data.batch > config.synth.bank:
+        bank = config.synth.bank
+        yield f"a bank of {bank} rows cannot hold a batch of {data.batch}; raise synth.bank or lower data.batch"
+
+
+def _of_moco(config: Config) -> Iterator[str]:
+    method, batch = config.method, config.data.batch
+    if batch > method.queue:
+        too_large = f"a batch of {batch} does not fit into MoCo's queue of {method.queue}"
+        yield f"{too_large}; raise method.queue or lower data.batch"
+    if batch // config.run.accumulate % method.splits:
+        yield f"method.splits {method.splits} does not divide a batch of {batch}; change one of them"
+    if method.kept is not None and method.momentum != Method().momentum:
+        yield (
+            f"method.kept {method.kept} finds the momentum by itself, method.momentum {method.momentum} would do "
+            "nothing; leave one of them out (--method.kept None)"
+        )
+    if config.synth.on and config.readings.pair_loss == "native":
+        yield "readings.pair_loss native is SimSiam's own loss; use method.name simsiam, or nt_xent"
+
+
+def _of_simsiam(config: Config) -> Iterator[str]:
+    if config.data.batch // config.run.accumulate < 2:
+        yield "SimSiam normalises over the batch and needs two images or more at once; raise data.batch"
+    if config.synth.on and config.readings.second == "teacher":
+        yield "readings.second teacher needs a base method with a teacher; simsiam has none"
+    if config.synth.on and config.readings.pair_loss == "native" and config.synth.centred:
+        yield "synth.centred is for readings.pair_loss nt_xent; SimSiam's own loss has no negatives"
+
+
 def check_device(name: str) -> None:
     """Refuse what no device is called; whether it is here, torch knows."""
     if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", name):
         raise UserError(f"no device is called {name!r}; use auto, cpu, cuda, cuda:1 or mps")
+
+
+def check_root(config: Config) -> None:
+    """Refuse a folder of the user's own that is not there; of a published set, its reader says how to get it."""
+    data = config.data
+    if data.root == "lookalike" or data.name not in ("flat", "folder", "csv") or Path(data.root).expanduser().exists():
+        return
+    raise UserError(f"{data.root} is missing; give data.root a folder of images, a CSV file, or `lookalike`")
 
 
 def check_weights(given: str) -> None:

@@ -16,7 +16,6 @@ from wingbar.data.batches import Batches, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.encoder import evaluation_mode, frozen_statistics
-from wingbar.errors import UserError
 from wingbar.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
 from wingbar.methods import Rebuild
 from wingbar.methods.rebuild import embed_as_is
@@ -101,8 +100,6 @@ def build_views(config: Config) -> views.Augment:
     data, scale = config.data, (config.data.crop, 1.0)
     if data.views == "moco":
         augment = views.moco(size=data.size, count=data.view_count, scale=scale)
-    elif data.view_count != 2:
-        raise UserError(f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco")
     else:
         augment = views.asymmetric(size=data.size, scale=scale)
     recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)

@@ -13,7 +13,7 @@ from wingbar.exam.candidates import Candidate, find_candidate
 from wingbar.exam.options import Evaluate
 from wingbar.exam.protocols import PROTOCOLS
 from wingbar.exam.record import write_result
-from wingbar.exam.splits import open_splits
+from wingbar.exam.splits import find_sources, open_split
 from wingbar.exam.subject import Setting, Subject, check_candidate
 from wingbar.exam.table import Row
 from wingbar.exam.wanted import Wanted, chosen, resolve
@@ -33,10 +33,10 @@ def examine(asked: Evaluate) -> Examined:
     """Every encoder on every protocol, on one data set."""
     wanted, config, out = resolve(asked)
     protocols, candidates = chosen(asked.protocols), [_candidate(one, asked) for one in wanted]
-    setting = _setting(asked, choose_device(asked.device))
+    setting, sources = _setting(asked, choose_device(asked.device)), find_sources(config)
     for candidate in candidates:
         check_candidate(candidate, setting)  # before images are decoded for nothing
-    train, test = open_splits(config, setting.device, quiet=asked.quiet)
+    train, test = (open_split(config, source, setting.device, quiet=asked.quiet) for source in sources)
     if "attention" not in asked.protocols and not test.annotated:
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
     subjects = [Subject(candidate, train, test, setting) for candidate in candidates]

@@ -21,7 +21,7 @@ from wingbar.data.subset import as_stored
 from wingbar.errors import UserError
 from wingbar.images import find_source, open_source
 
-__all__ = ["Side", "Split", "open_split", "open_splits", "split_digest", "split_of"]
+__all__ = ["Side", "Split", "find_sources", "open_split", "open_splits", "split_digest", "split_of"]
 
 Side = Literal["train", "test"]
 
@@ -66,9 +66,14 @@ def split_digest(source: Source) -> str:
 
 
 def open_splits(config: Config, device: torch.device, *, quiet: bool = False) -> tuple[Split, Split]:
-    """Train and test of the config's data set; what is wrong with either is said before any image is decoded."""
-    train, test = (_checked(find_source(config, side), side) for side in ("train", "test"))
+    """Train and test of the config's data set, decoded."""
+    train, test = find_sources(config)
     return open_split(config, train, device, quiet=quiet), open_split(config, test, device, quiet=quiet)
+
+
+def find_sources(config: Config) -> tuple[Source, Source]:
+    """Train and test, not decoded; what is wrong with either is said now."""
+    return _checked(find_source(config, "train"), "train"), _checked(find_source(config, "test"), "test")
 
 
 def _checked(source: Source, side: str) -> Source:

@@ -11,7 +11,7 @@ from wingbar.errors import UserError, known
 from wingbar.exam.options import ON_REQUEST, PROTOCOL_NAMES, Data, Evaluate
 from wingbar.files import check_place
 from wingbar.runfolder import is_run, read_run
-from wingbar.settings import changed, check_device, check_limits, check_weights
+from wingbar.settings import changed, check_device, check_limits, check_root, check_together, check_weights
 
 __all__ = ["Wanted", "chosen", "data_of", "find_place", "find_wanted", "resolve"]
 
@@ -79,6 +79,8 @@ def data_of(wanted: Sequence[Wanted], given: Data) -> Config:
     another = given.root is not None or given.name is not None
     config = changed(of_run or Config(), ({"data.options": ()} if another else {}) | said)
     check_limits(config)
+    check_together(config)
+    check_root(config)
     return config
 
 

@@ -96,6 +96,17 @@ def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
         assert name in said and recipe.__doc__.splitlines()[0] in said
 
 
+def test_recipes_begin_with_where_to_start(capsys):
+    """Three lines; the recipes and settings that they name are there."""
+    main(["recipes"])
+    first, second, third, empty = capsys.readouterr().out.splitlines()[:4]
+    assert first.startswith("Start here") and "GPU" in first and "Without a GPU" in second and not empty
+    for line in (first, second):
+        recipe, *rest = re.search(r"wingbar train (.+?)(,|$)", line)[1].split()
+        assert recipe in RECIPES and rest == ["--data.root", "photos/", "--out", "runs/a"]
+    assert "wingbar train --help" in third
+
+
 @pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "bench", "cache", "data"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -30,7 +30,7 @@ from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
 from wingbar.machine import keep_memory
 from wingbar.process import refuse_several
-from wingbar.recipes import RECIPES, recipe_named
+from wingbar.recipes import RECIPES, START_HERE, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import recipe_of
@@ -62,6 +62,7 @@ def _recipes(arguments: Sequence[str]) -> None:
     if arguments:
         print(f"wingbar recipes: {inspect.getdoc(_recipes)}")
         sys.exit(0)
+    print(START_HERE)
     table = Table("recipe", "what, cost, expected result")
     for name, recipe in RECIPES.items():
         table.add_row(name, inspect.getdoc(recipe))

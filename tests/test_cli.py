@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from safetensors import safe_open
 
 from wingbar import RECIPES, config, load_encoder
 from wingbar.cli import main
+from wingbar.decoder import DECODERS
+from wingbar.settings import ABOVE_ZERO, FOREVER, LIMITS
+from wingbar.types import UserError
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),
@@ -99,6 +103,17 @@ def test_recipes_are_listed_with_what_they_are(capsys, monkeypatch):
         assert name in said and recipe.__doc__.splitlines()[0] in said
 
 
+def test_recipes_begin_with_where_to_start(capsys):
+    """Three lines; the recipes and settings that they name are there."""
+    main(["recipes"])
+    first, second, third, empty = capsys.readouterr().out.splitlines()[:4]
+    assert first.startswith("Start here") and "GPU" in first and "Without a GPU" in second and not empty
+    for line in (first, second):
+        recipe, *rest = re.search(r"wingbar train (.+?)(,|$)", line)[1].split()
+        assert recipe in RECIPES and rest == ["--data.root", "photos/", "--out", "runs/a"]
+    assert "wingbar train --help" in third
+
+
 @pytest.mark.parametrize("command", ["train", "resume", "try", "recipes", "bench", "cache", "data"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -135,6 +150,25 @@ def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
         word = name.removeprefix("run.") if name in ("run.out", "run.device", "run.seed") else name
         assert f" --{word.replace('_', '-')} " in said.replace(",", " "), name
         assert text in said, name
+
+
+def test_help_and_errors_know_the_same_limits():
+    """Those that nobody could guess: a number of threads is not negative, a share lies between 0 and 1."""
+    guessed = {(low, high) for low in (0, 1, ABOVE_ZERO) for high in (1, 2**63 - 1, FOREVER)} | {(-FOREVER, FOREVER)}
+    told = settings()
+    limited = {name: limits for name, limits in LIMITS.items() if limits not in guessed}
+    assert {"data.size", "data.stored", "run.probe_images"} <= limited.keys()
+    for name, limits in limited.items():
+        numbers = {float(word) for word in re.findall(r"\d+(?:\.\d+)?", told[name])}
+        assert set(limits) - {FOREVER} <= numbers, name
+
+
+@pytest.mark.parametrize("decoder, unit", [("light", 16), ("tiny", 16), ("mirror", 32)])
+def test_help_says_which_sizes_a_decoder_makes(decoder, unit):
+    """Its error names the neighbours of a wrong size; they are one unit apart, and the help says which."""
+    with pytest.raises(UserError, match=rf"multiples of {unit}; use 64 or {64 + unit}$"):
+        DECODERS[decoder](8, 65)
+    assert f"{'of' if decoder == 'mirror' else 'a multiple of'} {unit}" in settings()["data.size"]
 
 
 def test_a_run_leaves_an_encoder_a_record_and_its_settings(finished):

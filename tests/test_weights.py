@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import urllib.request
 from argparse import Namespace
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torchvision import models
 
-from wingbar import changed, run
+from wingbar import changed, run, trunks
 from wingbar.encoder import Encoder
 from wingbar.errors import UserError
 from wingbar.recipes import recipe_named
@@ -379,8 +381,49 @@ def test_unknown_weight_name_is_refused(name):
     assert "'IMAGENET1K_V9'" in refused("IMAGENET1K_V9", name)
 
 
-def test_weights_that_cannot_be_fetched_are_refused(monkeypatch, tmp_path):
+@pytest.fixture
+def offline(monkeypatch, tmp_path) -> Path:
+    """No network and nothing in torch's cache, the folder that is given back."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nobody listens there: as good as no network
+    for proxy in ("https_proxy", "http_proxy"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # nobody listens there: as good as no network
     monkeypatch.setattr(urllib.request, "_opener", None)
-    assert "give a local file" in refused("IMAGENET1K_V1")
+    return tmp_path / "hub" / "checkpoints"
+
+
+def test_offline_the_missing_file_its_place_and_the_flag_are_named(offline):
+    sentence = refused("IMAGENET1K_V1")
+    url = models.ResNet18_Weights.IMAGENET1K_V1.url
+    assert url.endswith("resnet18-f37072fd.pth") and url in sentence
+    assert f"put it into {offline}," in sentence and "--encoder.weights random" in sentence
+
+
+def test_offline_weights_of_the_hub_are_answered_at_once(offline, caplog):
+    """Left alone, the hub's client says "Retrying" for a minute."""
+    sentence = refused("r160_in1k", "timm/test_resnet")
+    assert "timm/test_resnet.r160_in1k/resolve/main/model.safetensors" in sentence
+    assert "--encoder.weights FILE" in sentence and "--encoder.weights random" in sentence
+    assert not caplog.records
+
+
+def test_a_file_put_where_the_sentence_says_is_taken_if_it_is_whole(offline, monkeypatch):
+    """Its name says its digest, so that half a download is not taken for the whole."""
+    torch.save(models.resnet18(weights=None).state_dict(), content := io.BytesIO())
+    name = f"resnet18-{sha256(content.getvalue()).hexdigest()[:8]}.pth"
+    monkeypatch.setattr(models.ResNet18_Weights.IMAGENET1K_V1.value, "url", f"https://example.org/{name}", raising=True)
+    assert name in refused("IMAGENET1K_V1")
+    offline.mkdir(parents=True, exist_ok=True)
+    (offline / name).write_bytes(content.getvalue()[:-1000])
+    assert f"{offline / name} is damaged or half a download" in refused("IMAGENET1K_V1")
+    (offline / name).write_bytes(content.getvalue())
+    encoder = encoder_with_weights("resnet18", "IMAGENET1K_V1")
+    content.seek(0)
+    assert encoder.trunk.conv1.weight.equal(torch.load(content, weights_only=True)["conv1.weight"])
+
+
+def test_weights_in_the_hubs_cache_need_no_network(offline, monkeypatch, tmp_path):
+    there = timm.create_model("resnet18").state_dict()
+    save_file(there, tmp_path / "model.safetensors")
+    monkeypatch.setattr(trunks, "try_to_load_from_cache", lambda *_: str(tmp_path / "model.safetensors"))
+    encoder = encoder_with_weights("timm/resnet18", "a1_in1k")
+    assert all(value.equal(there[key]) for key, value in encoder.trunk.state_dict().items())

@@ -118,9 +118,9 @@ def test_a_setting_of_a_run_is_called_alike_in_every_command(options):
         ("report runs/a --points 9", "--points is called --map.points now"),
         ("reproduce main --seeds 0 1", "--seeds is called --seed now"),
         ("reproduce main --probe_epochs=2", "--probe-epochs is called --paper.epochs now"),
-        ("try --epochs 2", "--epochs is called --run.epochs now"),
-        ("bench step --size 64", "--size is called --data.size now"),
-        ("bench data --workers 2", "--workers is called --processes now"),
+        ("try --epochs x", "--epochs is called --run.epochs now"),
+        ("bench step --size x", "--size is called --data.size now"),
+        ("bench data --workers x", "--workers is called --processes now"),
         ("data check photos --name flat", "--name is called --data.name now"),
     ],
 )

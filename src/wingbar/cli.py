@@ -28,7 +28,7 @@ from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
 from wingbar.process import keep_memory, refuse_several, share_cores
-from wingbar.recipes import RECIPES, recipe_named
+from wingbar.recipes import RECIPES, START_HERE, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import checked, continued, recipe_of
@@ -60,6 +60,7 @@ def _recipes(arguments: Sequence[str]) -> None:
     if arguments:
         print(f"wingbar recipes: {inspect.getdoc(_recipes)}")
         sys.exit(0)
+    print(START_HERE)
     table = Table("recipe", "what, cost, expected result")
     for name, recipe in RECIPES.items():
         table.add_row(name, inspect.getdoc(recipe))

@@ -23,19 +23,19 @@ class Data:
     options: tuple[str, ...] = ()
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
     holdout: float = 0.0
-    """Share of every class's training images for validation: not trained on, but evaluated in place of test."""
+    """Share of every class's training images, 0 to 0.9, that is not trained on but evaluated in place of test."""
     download: bool = False
     """Fetch the data set into `root` first, where torchvision can (aircraft, cifar100, flowers102, pets)."""
     size: int = 224
-    """Side of the images the encoder sees, a multiple of 32."""
+    """Side of the images the encoder sees, 32 to 448; a multiple of 16 where they are rebuilt, of 32 by `mirror`."""
     stored: int = 256
-    """Side at which decoded images are kept."""
+    """Side at which decoded images are kept, 32 to 1024."""
     cache: bool = True
     """Keep decoded images on disk, in $WINGBAR_CACHE or ~/.cache/wingbar, so that the next start takes seconds."""
     placement: Literal["auto", "device", "pinned", "streamed"] = "auto"
     """Where decoded images lie: on the device, in pinned host memory, streamed from disk; auto: the first that fits."""
     workers: int = 0
-    """Threads that read and decode; 0: one per core."""
+    """Threads that read and decode, at most 1024; 0: one per core."""
     strict: bool = False
     """Stop if any file is unreadable."""
     most_broken: float = 0.01
@@ -51,11 +51,11 @@ class Data:
     blur: float = 1.0
     """Share of blurred views, in units of the recipe's; 0 keeps every view as sharp as its image."""
     view_count: int = 2
-    """Views per image; a third gives Grad-CAM a fresh one (A24)."""
+    """Views per image, at least 2; a third gives Grad-CAM a fresh one (A24)."""
     plain: Literal["squash", "centre"] = "squash"
     """The un-augmented image: squashed to a square, or resized and cropped at the centre (A32)."""
     classes: int = 8
-    """Of lookalike only: number of species."""
+    """Of lookalike only: number of species, at least 2."""
     images: int = 2000
     """Of lookalike only: number of images."""
     loud: float = 1.0
@@ -235,7 +235,7 @@ class Run:
     probe_every: int = 0
     """Epochs between two kNN and linear probes on the labelled splits; 0: none. They never choose what is saved."""
     probe_images: int = 2000
-    """Most images of each split that a probe looks at."""
+    """Most images of each split that a probe looks at, at least 10."""
     pictures_every: int = 1
     """Epochs after which pairs and curves are drawn anew in the run's `pictures`, at most once a minute; 0: never."""
     tensorboard: bool = True

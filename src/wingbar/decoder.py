@@ -1,4 +1,4 @@
-"""Decoders h: a pooled feature vector back to an image; the size is a multiple of 32, for the light one also of 16.
+"""Decoders h: a pooled feature vector back to an image; the size is a multiple of 16, for the mirror of 32.
 
 All end in ImageNet-normalised pixels, so that their output can be fed straight back to the encoder.
 """

@@ -12,7 +12,13 @@ from wingbar.config import Config
 from wingbar.errors import UserError
 from wingbar.settings import changed
 
-__all__ = ["RECIPES", "recipe_named"]
+__all__ = ["RECIPES", "START_HERE", "recipe_named"]
+
+START_HERE = """\
+Start here, on your own images and a GPU: wingbar train moco-tuned --data.root photos/ --out runs/a
+Without a GPU: wingbar train try-moco --data.root photos/ --out runs/a, small and from random weights; or wingbar try.
+Everything that can be set: wingbar train --help; a recipe is a starting point, and any setting goes on top of it.
+"""
 
 # Chosen on a validation part of CUB's training images (docs/results.md), for the method and for its base alike.
 TUNED = {

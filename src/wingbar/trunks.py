@@ -6,12 +6,22 @@ Both libraries take longer to import than torch itself: whoever may still refuse
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from hashlib import file_digest
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from urllib.error import HTTPError
+from urllib.parse import urlparse
+from urllib.request import Request, urlopen
 
 import timm
 import torch
 import torchvision
+from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models
@@ -21,6 +31,8 @@ from wingbar.errors import UserError
 from wingbar.types import MEAN, STD, Encoded
 
 __all__ = ["build_encoder", "fetch_weights"]
+
+PATIENCE = 10.0  # seconds that a server has for its first answer
 
 
 # --- reading map and vector out of a trunk ---------------------------------------------------------------------------
@@ -192,24 +204,78 @@ def _move_stride(encoder: Encoder) -> None:
 # --- named weights ---------------------------------------------------------------------------------------------------
 
 
+class _Source(NamedTuple):
+    """Weights that a library knows by name."""
+
+    url: str  # where they are published
+    folder: Path | None  # where a file that was put there by hand is found
+    file: Path | None  # where they lie, if they are on this machine
+    load: Callable[[], nn.Module]
+
+
 def fetch_weights(name: str, weights: str) -> dict[str, Tensor]:
     """Named weights, from the library's cache or its server."""
     library, _, bare = name.partition("/")
     try:
-        if library == "torchvision":
-            chosen = models.get_weight(f"{_enum(bare)}.{weights}")
-            return dict(models.get_model(bare, weights=chosen).state_dict())
-        trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
+        source = (_in_torchvision if library == "torchvision" else _in_timm)(bare, weights)
     except (ValueError, KeyError, RuntimeError) as error:
         raise UserError(
             f"{name} has no weights called {weights!r} and no file of that name exists ({error})"
         ) from error
-    except OSError as error:
-        raise UserError(
-            f"the weights {weights!r} of {name} could not be fetched ({error}); give a local file"
-        ) from error
-    _check_pixels(trunk.pretrained_cfg, weights)
+    if source.file is None:
+        trunk = _fetched(source, f"the weights {weights!r} of {name}")
+    else:
+        _check_complete(source.file)
+        trunk = source.load()
+    if library == "timm":
+        _check_pixels(cast(Any, trunk).pretrained_cfg, weights)
     return dict(trunk.state_dict())
+
+
+def _in_torchvision(name: str, weights: str) -> _Source:
+    chosen = models.get_weight(f"{models.get_model_weights(name).__name__}.{weights}")
+    return _in_hub(chosen.url, partial(models.get_model, name, weights=chosen))
+
+
+def _in_timm(name: str, weights: str) -> _Source:
+    """Most are on Hugging Face's hub, whose cache is not filled by hand, and asked first: the hub retries for long."""
+    build = partial(timm.create_model, f"{name}.{weights}", pretrained=True, num_classes=0)
+    known: Any = timm.get_pretrained_cfg(f"{name}.{weights}", allow_unregistered=False)
+    if not known.hf_hub_id:
+        return _in_hub(known.url, build)
+    names = (known.hf_hub_filename or "model.safetensors", "pytorch_model.bin")
+    kept = (try_to_load_from_cache(known.hf_hub_id, name) for name in names)
+    file = next((path for path in kept if isinstance(path, str)), None)
+    load = partial(build, pretrained_cfg_overlay={"file": file}) if file else build
+    return _Source(hf_hub_url(known.hf_hub_id, names[0]), None, Path(file) if file else None, load)
+
+
+def _in_hub(url: str, load: Callable[[], nn.Module]) -> _Source:
+    folder = Path(torch.hub.get_dir(), "checkpoints")
+    file = folder / Path(urlparse(url).path).name
+    return _Source(url, folder, file if file.exists() else None, load)
+
+
+def _fetched(source: _Source, what: str) -> nn.Module:
+    """Load from the server; whoever has no network is told how to do without."""
+    try:
+        with suppress(HTTPError):  # an answer is an answer
+            urlopen(Request(source.url, method="HEAD"), timeout=PATIENCE).close()
+        return source.load()
+    except (OSError, HTTPException, RuntimeError) as error:
+        place = f"put it into {source.folder}" if source.folder else "give it as --encoder.weights FILE"
+        raise UserError(
+            f"{what} are not on this machine and cannot be fetched ({getattr(error, 'reason', error)}); elsewhere, "
+            f"download {source.url} and {place}, or start from --encoder.weights random"
+        ) from error
+
+
+def _check_complete(file: Path) -> None:
+    """Refuse a file that is not what its name says: such names end in the first digits of the SHA-256."""
+    said = re.search(r"-([0-9a-f]{8,})\.", file.name)
+    with file.open("rb") as content:
+        if said and not file_digest(content, "sha256").hexdigest().startswith(said[1]):
+            raise UserError(f"{file} is damaged or half a download: its SHA-256 is not {said[1]}…; remove it")
 
 
 def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:
@@ -219,7 +285,3 @@ def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:
             f"the weights {weights!r} want pixels normalised by {cfg['mean']} and {cfg['std']}, but wingbar feeds "
             f"ImageNet's {MEAN} and {STD}; choose other weights"
         )
-
-
-def _enum(name: str) -> str:
-    return str(models.get_model_weights(name).__name__)

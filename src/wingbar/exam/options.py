@@ -27,17 +27,17 @@ class Data:
     options: tuple[str, ...] | None = None
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
     holdout: float | None = None
-    """Share of every class's training images that is evaluated in place of test; 0 for test after all."""
+    """Share of every class's training images, 0 to 0.9, that is evaluated in place of test; 0 for test after all."""
     size: int | None = None
-    """Side of the images the encoders see; each one's own if not given."""
+    """Side of the images the encoders see, 32 to 448; each one's own if not given."""
     stored: int | None = None
-    """Side at which decoded images are kept."""
+    """Side at which decoded images are kept, 32 to 1024."""
     cache: bool = True
     """Keep decoded images and features on disk, in $WINGBAR_CACHE or ~/.cache/wingbar."""
     workers: int | None = None
-    """Threads that read and decode; 0: one per core."""
+    """Threads that read and decode, at most 1024; 0: one per core."""
     classes: int | None = None
-    """Of lookalike only: number of species."""
+    """Of lookalike only: number of species, at least 2."""
     images: int | None = None
     """Of lookalike only: number of images, of train and of test."""
     loud: float | None = None

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import tyro
 
 from wingbar.config import Config
+from wingbar.errors import Collapsed, NonFiniteLoss
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.exam.splits import split_digest
@@ -35,9 +36,7 @@ from wingbar.reproduce.results import append
 from wingbar.runs import run
 from wingbar.settings import changed, named, parsed
 from wingbar.shelf import DecoderShelf
-from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
-from wingbar.watch import Collapsed
 
 FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
 SCORES = ("kNN", "rank-1", "mAP", "linear")

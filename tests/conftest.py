@@ -2,7 +2,9 @@
 
 import importlib.util
 import os
+import resource
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
@@ -23,6 +25,22 @@ def cache_of_our_own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WINGBAR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def no_room():
+    """A disk that is full, without privileges: inside, no file of this process grows beyond so many bytes."""
+
+    @contextmanager
+    def limited(most):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture(scope="session")

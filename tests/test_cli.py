@@ -22,13 +22,13 @@ from wingbar.cli import main
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),
-    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--run.device", "cpu"),
+    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--device", "cpu"),
     "--run.no-tensorboard",
 ]
 
 
 def train(out: Path, *more: str, recipe: str = "try-synth") -> list[str]:
-    return ["train", recipe, *SMALL, "--run.out", str(out), *more]
+    return ["train", recipe, *SMALL, "--out", str(out), *more]
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
@@ -63,6 +63,13 @@ def finished(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "a"
     main(train(out))
     return out
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    """The same, to be spoilt."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -125,7 +132,8 @@ def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
     explained = settings()
     assert len(explained) > 60
     for name, text in explained.items():
-        assert f"--{name.replace('_', '-')} " in said.replace(",", " "), name
+        word = name.removeprefix("run.") if name in ("run.out", "run.device", "run.seed") else name
+        assert f" --{word.replace('_', '-')} " in said.replace(",", " "), name
         assert text in said, name
 
 
@@ -160,7 +168,7 @@ def test_a_run_can_be_overwritten(finished, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     (out / "old.txt").touch()
-    main(train(out, "--run.overwrite", "--run.seed", "1"))
+    main(train(out, "--run.overwrite", "--seed", "1"))
     assert not (out / "old.txt").exists() and "Done." in capsys.readouterr().out
     assert json.loads((out / "config.json").read_text())["run"]["seed"] == 1
     assert contents(out / "encoder.safetensors")[1] != contents(finished / "encoder.safetensors")[1]
@@ -236,9 +244,10 @@ def test_unknown_encoder(refused, tmp_path):
         (["--synth.bank", "7"], "synth.bank"),
         (["--method.queue", "7"], "method.queue"),
         (["--run.accumulate", "3"], "run.accumulate"),
+        (["--run.accumulate", "8"], "one image in each"),
         (["--data.size", "100"], "96 or 112"),
         (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
-        (["--run.device", "gpu"], "cuda"),
+        (["--device", "gpu"], "cuda"),
         (["--readings.pair-loss", "native"], "simsiam"),
         (["--method.name", "simsiam", "--readings.pair-loss", "native", "--synth.centred"], "synth.centred"),
     ],
@@ -257,6 +266,10 @@ def test_batch_larger_than_a_folder(photos, refused, tmp_path):
     [
         ("data.batch", "0"),
         ("data.batch", "-1"),
+        ("data.batch", "1"),
+        ("optim.lr", "inf"),
+        ("optim.lr", "nan"),
+        ("synth.eps-g", "inf"),
         ("data.view-count", "1"),
         ("method.splits", "0"),
         ("method.splits", "3"),
@@ -272,16 +285,22 @@ def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
     refused(train(tmp_path / "run", f"--{setting}", value))
 
 
+def test_torchrun_is_refused_before_two_trainings_race(refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert "torchrun started 2 processes" in refused(train(tmp_path / "run"))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_absent_cuda(refused, tmp_path):
-    assert "0 CUDA devices" in refused(train(tmp_path / "run", "--run.device", "cuda"))
+    assert "0 CUDA devices" in refused(train(tmp_path / "run", "--device", "cuda"))
 
 
 # --- what is refused: the folder of the run --------------------------------------------------------------------------
 
 
 def test_missing_out(refused):
-    assert "--run.out" in refused(["train", "try-synth", *SMALL])
+    assert "--out" in refused(["train", "try-synth", *SMALL])
 
 
 def test_existing_run(refused, finished, tmp_path):
@@ -338,6 +357,19 @@ def test_resume_of_a_folder_with_somebody_elses_config(text, refused, photos):
     refused(["resume", str(photos)])
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"no checkpoint", pickle.dumps([1]), pickle.dumps(Path("code"))], ids=range(4)
+)
+def test_resume_from_a_file_that_is_no_checkpoint(content, copied, capsys):
+    (copied / "checkpoint.pt").write_bytes(content)
+    with pytest.raises(SystemExit) as stop:
+        main(["resume", str(copied)])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == 2
+    assert said.startswith(f"wingbar: {copied / 'checkpoint.pt'} cannot be read as a checkpoint") and len(said) < 300
+    assert "weights_only" not in said
+
+
 def test_resume_of_a_missing_folder(refused, tmp_path):
     assert "nowhere" in refused(["resume", str(tmp_path / "nowhere")])
 
@@ -345,6 +377,30 @@ def test_resume_of_a_missing_folder(refused, tmp_path):
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_try_in_a_place_that_is_taken(kind, refused, photos):
     assert "--out" in refused(["try", "--out", str(photos if kind == "folder" else photos / "0.png")])
+
+
+# --- what is refused: by the disk ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "{run}"],
+        ["report", "{run}"],
+        ["show", "neighbours", "{run}"],
+        ["data", "check", "{photos}", "--out", "{run}/checked"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_room_is_one_sentence_that_names_the_file(command, copied, photos, no_room, capsys):
+    before = snapshot(copied)
+    with no_room(300), pytest.raises(SystemExit) as stop:
+        main([word.format(run=copied, photos=photos) for word in command])
+    assert stop.value.code == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence.startswith(f"wingbar: {copied}") and "could not be written: File too large" in sentence
+    assert {name: text for name, text in snapshot(copied).items() if name in before} == before
+    assert not list(copied.rglob(".*partial"))
 
 
 # --- what is refused: names ------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from wingbar import build_encoder, load_encoder, save_encoder
 from wingbar.cli import main
 from wingbar.data.store import decode
 from wingbar.data.views import plain
-from wingbar.doctor import Report, check
-from wingbar.doctor.report import LISTED, RELATIONS, to_json
+from wingbar.doctor.check import check
+from wingbar.doctor.report import LISTED, RELATIONS, Report, to_json
 from wingbar.doctor.verdicts import judge
 from wingbar.show import style
 from wingbar.show.sheet import shortened
@@ -243,7 +243,7 @@ def test_an_encoder_adds_its_neighbours(encoder, faulty):
 
 @pytest.mark.parametrize("what", ["resnet18", "no-such-run"])
 def test_an_encoder_without_weights_is_refused(what, faulty):
-    with pytest.raises(UserError, match="--weights"):
+    with pytest.raises(UserError, match=r"--encoder\.weights"):
         check(faulty, encoder=what, quiet=True)
 
 
@@ -331,15 +331,15 @@ def test_names_are_cut_in_the_middle():
         (["data", "check", "{tmp}/nowhere"], "does not exist"),
         (["data", "check", "{tmp}/empty"], "no image in"),
         (["data", "check", "{tmp}/notes.txt"], "is a file"),
-        (["data", "check", "{birds}", "--name", "foldr"], "'folder'"),
-        (["data", "check", "{birds}", "--name", "cub200"], "images.txt"),
+        (["data", "check", "{birds}", "--data.name", "foldr"], "'folder'"),
+        (["data", "check", "{birds}", "--data.name", "cub200"], "images.txt"),
         (["data", "check", "{birds}", "--near", "17"], "0 to 16"),
         (["data", "check", "{birds}", "--near", "-1"], "0 to 16"),
         (["data", "check", "{birds}", "--cosine", "2"], "between 0 and 1"),
-        (["data", "check", "{birds}", "--workers", "0"], "1 or more"),
+        (["data", "check", "{birds}", "--data.workers", "-1"], "1 or more"),
         (["data", "check", "{birds}", "--device", "gpu"], "cuda"),
         (["data", "check", "{birds}", "--encoder", "{tmp}/none.safetensors"], "does not exist"),
-        (["data", "check", "{birds}", "--weights", "IMAGENET1K_V2"], "--encoder"),
+        (["data", "check", "{birds}", "--encoder.weights", "IMAGENET1K_V2"], "--encoder"),
         (["data", "check", "{birds}", "--out", "{tmp}/photos"], "mine.txt"),
         (["data", "check", "{birds}", "--out", "{tmp}/notes.txt/out"], "is a file"),
         (["data", "check", "{birds}", "--out", "{birds}/train/jay"], "among the images"),

@@ -17,13 +17,13 @@ from torchvision import models
 
 from wingbar.encoder import (
     Encoder,
-    build_encoder,
     check_size,
     evaluation_mode,
     evaluation_statistics,
     frozen_statistics,
     zero_init_residuals,
 )
+from wingbar.trunks import build_encoder
 from wingbar.types import UserError
 
 # name: (attribute that is torchvision's classifier, width of the vector, does the vector equal the map's mean)

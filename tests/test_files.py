@@ -1,10 +1,11 @@
 """Files that appear whole or not at all."""
 
+import json
 import os
 
 import pytest
 
-from wingbar.files import atomic, check_place
+from wingbar.files import NotWritten, append, atomic, check_place, read_lines, write_text
 from wingbar.types import UserError
 
 
@@ -34,3 +35,35 @@ def test_places_that_cannot_be_written_to_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write anywhere
     with pytest.raises(UserError, match="cannot be written to; go elsewhere"):
         check_place(tmp_path / "new" / "folder", remedy="go elsewhere")
+
+
+def test_no_room_names_the_file_and_keeps_its_last_version(tmp_path, no_room):
+    path = tmp_path / "page.html"
+    with (
+        no_room(10),
+        pytest.raises(NotWritten, match=r"page\.html could not be written: File too large; nothing of it"),
+    ):
+        write_text(path, "far too long")
+    assert not list(tmp_path.iterdir())
+    write_text(path, "old")
+    with no_room(10), pytest.raises(NotWritten, match="its last version is still whole"):
+        write_text(path, "far too long")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_that_broke_off_goes_on_with_whole_lines(tmp_path, no_room):
+    path = tmp_path / "metrics.jsonl"
+    append(path, [{"step": 1}])
+    with no_room(20), pytest.raises(NotWritten, match=r"metrics\.jsonl could not be written"):
+        append(path, [{"step": 2, "loss": 0.123}])
+    assert path.stat().st_size == 20  # half a line
+    append(path, [{"step": 3}], durable=True)
+    assert read_lines(path) == [{"step": 1}, {"step": 3}]
+
+
+def test_names_that_are_no_text_come_back_from_json(tmp_path):
+    name = os.fsdecode(b"wing\xff.jpg")
+    write_text(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
+    append(tmp_path / "a.jsonl", [{"name": name}])
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"name": name}
+    assert read_lines(tmp_path / "a.jsonl") == [{"name": name}]

@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from wingbar import run, runs, sketch
 from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
+from wingbar.errors import Interrupted
 from wingbar.evaluate.pairs import to_bytes
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.sketch import Sketches, build_sketches
 from wingbar.stages import build_stages
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
 
 TINY = {
     "data.size": 32, "data.stored": 40, "data.batch": 8, "data.images": 24, "data.classes": 4, "method.queue": 20,

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from wingbar import runs
-from wingbar.train.checkpoint import Interrupted
-from wingbar.trial import Try, tell_story
+from wingbar.errors import Interrupted
+from wingbar.story import tell_story
+from wingbar.trial import Try
 from wingbar.types import UserError
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from wingbar import recipes
+from wingbar.errors import Collapsed, NonFiniteLoss
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed, check_limits
-from wingbar.train.record import NonFiniteLoss
 from wingbar.types import UserError
-from wingbar.watch import Collapsed
 
 PLANS = sorted((Path(__file__).parents[1] / "experiments" / "tuning").glob("*.json"))
 

@@ -14,7 +14,7 @@ from torch import nn
 from wingbar import cli, machine, resume, run, runs
 from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
-from wingbar.encoder import build_encoder
+from wingbar.errors import Collapsed, Interrupted
 from wingbar.evaluate.diagnosis import diagnose, read_record, signs_of
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.knn import knn_correct
@@ -25,8 +25,8 @@ from wingbar.recipes import recipe_named
 from wingbar.settings import changed
 from wingbar.stages import plain_images
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
-from wingbar.watch import CollapseAlarm, Collapsed, build_looks
+from wingbar.trunks import build_encoder
+from wingbar.watch import CollapseAlarm, build_looks
 
 SMALL = {"data.size": 32, "data.stored": 40, "run.tensorboard": False, "run.device": "cpu"}
 SIMSIAM = {
@@ -138,7 +138,7 @@ def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "run", collapse)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["train", "try-moco", "--run.out", str(tmp_path / "run"), "--run.stop-on-collapse"])
+        cli.main(["train", "try-moco", "--out", str(tmp_path / "run"), "--run.stop-on-collapse"])
     said = capsys.readouterr().err
     assert stopped.value.code == 3 and said == "wingbar: the encoder has collapsed. Its state is in a file.\n"
 
@@ -261,8 +261,8 @@ def photos(tmp_path):
 
 
 def arguments(photos, out, *more):
-    small = ("--data.size=32", "--data.batch=4", "--run.epochs=1", "--run.device=cpu", "--run.no-tensorboard")
-    return ["train", "try-moco", f"--data.root={photos}", f"--run.out={out}", "--run.probe-every=1", *small, *more]
+    small = ("--data.size=32", "--data.batch=4", "--run.epochs=1", "--device=cpu", "--run.no-tensorboard")
+    return ["train", "try-moco", f"--data.root={photos}", f"--out={out}", "--run.probe-every=1", *small, *more]
 
 
 def test_probes_of_images_without_labels_are_refused_before_any_work(photos, tmp_path, capsys):

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torchvision import models
 
 from wingbar import changed, run
-from wingbar.encoder import Encoder, build_encoder
+from wingbar.encoder import Encoder
 from wingbar.recipes import recipe_named
+from wingbar.trunks import build_encoder
 from wingbar.types import UserError
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder
 

@@ -1,54 +1,65 @@
 """wingbar: self-supervised learning for fine-grained visual recognition.
 
-`wingbar.fit("photos/", out="runs/a")` trains; the parts below build anything else.
+`wingbar.fit("photos/", out="runs/a")` trains; the parts below build anything else. Each is imported when it is used.
 """
 
-from wingbar.config import Config
-from wingbar.criteria import GradCam, LowVariance, Uniform
-from wingbar.data.batches import Batches
-from wingbar.data.lookalike import Lookalike
-from wingbar.decoder import LightDecoder, MirrorDecoder, tiny_decoder
-from wingbar.encoder import Encoder, build_encoder
-from wingbar.exam import Evaluate, examine
-from wingbar.methods import METHODS, MoCo, Rebuild, SimSiam, SynthPairs
-from wingbar.recipes import RECIPES
-from wingbar.runs import Result, fit, resume, run
-from wingbar.settings import changed
-from wingbar.train.loop import train
-from wingbar.types import Batch, Encoded, Output, UserError
-from wingbar.weights import encoder_with_weights, load_encoder, save_encoder
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "METHODS",
-    "RECIPES",
-    "Batch",
-    "Batches",
-    "Config",
-    "Encoded",
-    "Encoder",
-    "Evaluate",
-    "GradCam",
-    "LightDecoder",
-    "Lookalike",
-    "LowVariance",
-    "MirrorDecoder",
-    "MoCo",
-    "Output",
-    "Rebuild",
-    "Result",
-    "SimSiam",
-    "SynthPairs",
-    "Uniform",
-    "UserError",
-    "build_encoder",
-    "changed",
-    "encoder_with_weights",
-    "examine",
-    "fit",
-    "load_encoder",
-    "resume",
-    "run",
-    "save_encoder",
-    "tiny_decoder",
-    "train",
-]
+from wingbar.lazy import lazily
+
+if TYPE_CHECKING:
+    from wingbar.config import Config as Config
+    from wingbar.criteria import GradCam as GradCam
+    from wingbar.criteria import LowVariance as LowVariance
+    from wingbar.criteria import Uniform as Uniform
+    from wingbar.data.batches import Batches as Batches
+    from wingbar.data.lookalike import Lookalike as Lookalike
+    from wingbar.decoder import LightDecoder as LightDecoder
+    from wingbar.decoder import MirrorDecoder as MirrorDecoder
+    from wingbar.decoder import tiny_decoder as tiny_decoder
+    from wingbar.encoder import Encoder as Encoder
+    from wingbar.errors import UserError as UserError
+    from wingbar.exam.options import Evaluate as Evaluate
+    from wingbar.exam.sitting import examine as examine
+    from wingbar.methods import METHODS as METHODS
+    from wingbar.methods import MoCo as MoCo
+    from wingbar.methods import Rebuild as Rebuild
+    from wingbar.methods import SimSiam as SimSiam
+    from wingbar.methods import SynthPairs as SynthPairs
+    from wingbar.recipes import RECIPES as RECIPES
+    from wingbar.runs import Result as Result
+    from wingbar.runs import fit as fit
+    from wingbar.runs import resume as resume
+    from wingbar.runs import run as run
+    from wingbar.settings import changed as changed
+    from wingbar.train.loop import train as train
+    from wingbar.trunks import build_encoder as build_encoder
+    from wingbar.types import Batch as Batch
+    from wingbar.types import Encoded as Encoded
+    from wingbar.types import Output as Output
+    from wingbar.weights import encoder_with_weights as encoder_with_weights
+    from wingbar.weights import load_encoder as load_encoder
+    from wingbar.weights import save_encoder as save_encoder
+else:
+    lazily(
+        __name__,
+        {
+            "config": "Config",
+            "criteria": "GradCam LowVariance Uniform",
+            "data.batches": "Batches",
+            "data.lookalike": "Lookalike",
+            "decoder": "LightDecoder MirrorDecoder tiny_decoder",
+            "encoder": "Encoder",
+            "errors": "UserError",
+            "exam.options": "Evaluate",
+            "exam.sitting": "examine",
+            "methods": "METHODS MoCo Rebuild SimSiam SynthPairs",
+            "recipes": "RECIPES",
+            "runs": "Result fit resume run",
+            "settings": "changed",
+            "train.loop": "train",
+            "trunks": "build_encoder",
+            "types": "Batch Encoded Output",
+            "weights": "encoder_with_weights load_encoder save_encoder",
+        },
+    )

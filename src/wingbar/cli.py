@@ -24,26 +24,29 @@ from wingbar.bench.command import bench
 from wingbar.config import Config
 from wingbar.data.cachecommand import cache
 from wingbar.doctor.command import data
+from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
 from wingbar.gallery.command import show
-from wingbar.machine import keep_memory
-from wingbar.process import refuse_several
+from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
-from wingbar.runs import Result, resume, run
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
-from wingbar.trial import Try, tell_story
-from wingbar.types import UserError
-from wingbar.watch import Collapsed
+from wingbar.runfolder import checked, continued, recipe_of
+from wingbar.settings import read_config
+from wingbar.train.progress import working
+from wingbar.trial import Try, check
+from wingbar.words import parse
 
 __all__ = ["main"]
 
 
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""
-    story = tyro.cli(Try, prog="wingbar try", args=arguments)
+    story = parse(Try, "try", arguments)
+    check(story)
+    with working("starting"):
+        from wingbar.story import tell_story
+
     try:
         tell_story(story)
     except Interrupted as stop:
@@ -63,17 +66,28 @@ def _recipes(arguments: Sequence[str]) -> None:
     Console().print(table)
 
 
+@dataclass(frozen=True)
+class _Train:
+    """What a training is asked for."""
+
+    settings: Annotated[Config, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """The config.json of a run: its settings are taken in place of a recipe's, but for what is said otherwise here."""
+
+
 def _train(arguments: Sequence[str]) -> None:
-    """train an encoder: wingbar train [RECIPE] --data.root photos/ --run.out runs/a"""
+    """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
     named = bool(arguments) and not arguments[0].startswith("-")
     recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
-    config = tyro.cli(Config, prog=f"wingbar train {recipe}", description=about, default=default, args=rest)
-    try:
-        _farewell(run(config, recipe=recipe))
-    except Interrupted as stop:
-        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
+    asked = parse(_Train, "train", rest, default=_Train(default), about=about)
+    if asked.config and named:
+        raise UserError(f"recipe {recipe} and {asked.config} are whole sets of settings each; say one of them")
+    if asked.config:
+        recipe, default = recipe_of(asked.config.parent), read_config(asked.config)
+        asked = parse(_Train, "train", rest, default=_Train(default))
+    _run(checked(asked.settings), recipe)
 
 
 @dataclass(frozen=True)
@@ -86,11 +100,20 @@ class _Resume:
 
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
-    out = tyro.cli(_Resume, prog="wingbar resume", args=arguments).out
+    out = parse(_Resume, "resume", arguments).out
+    _run(*continued(out))
+
+
+def _run(config: Config, recipe: str) -> None:
+    """Train to the end, or until somebody stops it."""
+    with working("starting"):
+        from wingbar.runs import run
+
     try:
-        _farewell(resume(out))
+        out = run(config, recipe=recipe).out
     except Interrupted as stop:
-        _stopped(stop, f"Go on with: wingbar resume {out}")
+        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
+    print(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -108,13 +131,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def _farewell(result: Result) -> None:
-    print(
-        f"Done. The encoder is in {result.out / 'encoder.safetensors'}, the record in {result.out / 'metrics.jsonl'}."
-    )
-
-
-def _stopped(stop: Interrupted, how_to_go_on: str) -> None:
+def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
     print(f"Stopped, everything is saved. {how_to_go_on}")
     sys.exit(128 + stop.signal)
 
@@ -133,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_help())
         return
     keep_memory()
+    share_cores()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         refuse_several()

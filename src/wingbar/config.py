@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from wingbar.words import OUT, WHOLE
 
 __all__ = ["Config", "Data", "Decoder", "Encoder", "Method", "Optim", "Readings", "Run", "Synth"]
+
+FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
 
 @dataclass(frozen=True)
@@ -204,13 +208,13 @@ class Optim:
 class Run:
     """Where and how long."""
 
-    out: str = ""
+    out: Annotated[str, OUT] = ""
     """Folder of the run; must not exist unless --run.overwrite or --run.resume."""
     epochs: int = 100
     """Epochs of training."""
-    seed: int = 0
+    seed: Annotated[int, WHOLE] = 0
     """Of everything random."""
-    device: str = "auto"
+    device: Annotated[str, WHOLE] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 autocast on CUDA, fp32 on the CPU."""

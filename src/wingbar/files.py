@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["Line", "NotWritten", "append", "atomic", "check_place", "read_lines", "remove_partial", "write_text"]
 
@@ -56,9 +56,9 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, atomically; names of files in it may be in any encoding."""
+    """A text file, atomically, always UTF-8: what is no text in a file's name becomes an escape that JSON reads."""
     with atomic(path) as file:
-        file.write_text(text, encoding="utf-8", errors="surrogateescape")
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def remove_partial(path: Path) -> None:
@@ -101,7 +101,7 @@ def append(path: Path, lines: Iterable[Mapping[str, Any]], *, durable: bool = Fa
         with path.open("ab+") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             half = file.read() not in (b"", b"\n")
-            file.write(("\n" * half + text).encode())
+            file.write(("\n" * half + text).encode(errors="backslashreplace"))
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

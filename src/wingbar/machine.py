@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,45 +12,30 @@ from torch import nn
 from wingbar.config import Config
 from wingbar.decoder import LightDecoder, MirrorDecoder
 from wingbar.encoder import Encoder
-from wingbar.types import UserError
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
+from wingbar.errors import UserError
+from wingbar.settings import check_device
 
 __all__ = [
     "choose_autocast",
     "choose_device",
     "compile_parts",
+    "describe_memory",
+    "forget_compiled",
     "gpu_name",
-    "keep_memory",
     "on_gpu_compiled",
+    "on_the_cpu",
     "release_parts",
     "uncompiled",
     "will_compile",
 ]
 
 
-def keep_memory() -> None:
-    """For a whole process: freed memory stays with it.
-
-    glibc gives large blocks back to the system at once; getting them anew, page by page, costs a fifth of the time of
-    views on a CPU.
-    """
-    with suppress(OSError, AttributeError):  # another system, another library
-        library = ctypes.CDLL("libc.so.6")
-        library.mallopt(MMAP_THRESHOLD, 2**25)  # the most it takes
-        library.mallopt(TRIM_THRESHOLD, 2**30)
-
-
 def choose_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda or cuda:1") from error
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"wingbar cannot train on {name}; use auto, cpu, cuda or mps")
+    check_device(name)
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
@@ -63,6 +47,21 @@ def gpu_name(name: str) -> str | None:
     """What kind of GPU a device is; None if it is none."""
     device = choose_device(name)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def describe_memory(device: torch.device) -> str:
+    """What has to hold everything that is computed on a device, in words."""
+    if device.type != "cuda":
+        return "the memory of this machine"
+    about = torch.cuda.get_device_properties(device)
+    return f"this GPU ({about.name}, {about.total_memory / 2**30:.0f} GiB)"
+
+
+def on_the_cpu() -> str:
+    """That a CPU computes, why, and with what."""
+    why = "run.device is cpu" if torch.cuda.is_available() else "no GPU here"
+    threads = torch.get_num_threads()
+    return f"{why}, training on the CPU with {threads} thread{'s' * (threads > 1)}"
 
 
 def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
@@ -100,6 +99,12 @@ def release_parts(method: Any) -> None:
     """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
     for part in _compilable(method):
         part._compiled_call_impl = None
+
+
+def forget_compiled(method: Any) -> None:
+    """Uncompiled again, and the memory of CUDA graphs given back."""
+    release_parts(method)
+    torch._dynamo.reset()
 
 
 @contextmanager

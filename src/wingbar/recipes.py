@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Callable
 
 from wingbar.config import Config
+from wingbar.errors import UserError
 from wingbar.settings import changed
-from wingbar.types import UserError
 
 __all__ = ["RECIPES", "recipe_named"]
 

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from wingbar.build import build_method
 from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
+from wingbar.errors import Collapsed
+from wingbar.fitting import train_stage
 from wingbar.images import count, find_source, open_source
-from wingbar.machine import choose_autocast, choose_device, release_parts, will_compile
+from wingbar.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
 from wingbar.process import refuse_several
+from wingbar.provenance import check_unreadable, make_folder
 from wingbar.recipes import recipe_named
-from wingbar.runfolder import (
-    check_folder,
-    check_unreadable,
-    held,
-    is_run,
-    make_folder,
-)
+from wingbar.runfolder import checked, continued, held
 from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
-from wingbar.settings import changed, check_limits, from_json
+from wingbar.settings import changed
 from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
 from wingbar.train.checkpoint import Keeper
-from wingbar.train.loop import After, train
-from wingbar.train.progress import Bar
+from wingbar.train.loop import After
+from wingbar.train.progress import Bar, hours, working
 from wingbar.train.record import Recorder
-from wingbar.types import Output, UserError
-from wingbar.watch import CollapseAlarm, Collapsed, Look, build_looks, find_test, first_look, kappa_alarm, watch
+from wingbar.types import Output
+from wingbar.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "resume", "run"]
+
+TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter
 
 
 class Result(NamedTuple):
@@ -63,11 +64,8 @@ def fit(
 
 def resume(out: str | Path) -> Result:
     """Go on with the run in `out`."""
-    if not is_run(Path(out)) or not (Path(out) / "config.json").exists():
-        raise UserError(f"{out} holds no wingbar run to resume")
-    config = from_json((Path(out) / "config.json").read_text(encoding="utf-8"))
-    recipe = json.loads((Path(out) / "environment.json").read_text(encoding="utf-8"))["recipe"]
-    return run(changed(config, {"run.out": str(out), "run.resume": True}), recipe=recipe)
+    config, recipe = continued(Path(out))
+    return run(config, recipe=recipe)
 
 
 def run(
@@ -83,9 +81,7 @@ def run(
     With a `shelf`, a decoder that another run has initialised alike is taken from there, and a new one left there.
     """
     refuse_several()
-    check_limits(config)
-    config = _absolute(config)
-    check_folder(config)
+    config = checked(config)
     out = Path(config.run.out)
     with held(out), nothing_lost(out):
         return _run(config, recipe=recipe, quiet=quiet, store=store, shelf=shelf)
@@ -93,33 +89,29 @@ def run(
 
 def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None) -> Result:
     """The run in its folder, which nobody else writes to."""
-    device = choose_device(config.run.device)
-    source = store or find_source(config)
-    check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
-    test = find_test(config, source)
-    method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
+    device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
+    if device.type == "cpu":
+        _notes(quiet=quiet)(f"{on_the_cpu()}; how long the run takes is said after the first steps")
+    with waiting("finding images"):
+        source = store or find_source(config)
+        check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
+        test = find_test(config, source)
+    with waiting(f"building {config.encoder.name}"):
+        method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
-    stages = build_stages(config, method, store, device)
-    looks = build_looks(config, stages[-1], None if test is None else open_source(config, test, quiet=quiet))
-    alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
-    out = make_folder(config, store, source, recipe)
-    place = shelf.place(config, method) if shelf and len(stages) > 1 else None
+    tested = None if test is None else open_source(config, test, quiet=quiet)
+    with waiting("preparing the first step"):
+        stages = build_stages(config, method, store, device)
+        looks = build_looks(config, stages[-1], tested)
+        alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
+        out = make_folder(config, store, source, recipe)
+        place = shelf.place(config, method) if shelf and len(stages) > 1 else None
     _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
     save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)
     return Result(out, method.encoder, method)
-
-
-def _absolute(config: Config) -> Config:
-    """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
-    full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
-    if config.data.root != "lookalike":
-        full["data.root"] = str(Path(config.data.root).expanduser().absolute())
-    if Path(config.encoder.weights).expanduser().is_file():
-        full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
-    return changed(config, full)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -140,18 +132,21 @@ def _run_stages(
     position = restore(config, stages, method, place=place, say=_notes(quiet=quiet))
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     with _signals() as asked_to_stop, drawing as sketches:
-        for stage in stages[[stage.name for stage in stages].index(position.stage) :]:
-            start, watched = position.step if stage.name == position.stage else 0, looks if stage is stages[-1] else []
+        forecast = _forecast(choose_device(config.run.device), _notes(quiet=quiet))
+        left = stages[[stage.name for stage in stages].index(position.stage) :]
+        for number, stage in enumerate(left):
             _run_stage(
                 config,
                 stage,
                 method,
                 out,
-                watched,
-                start=start,
+                looks if stage is stages[-1] else [],
+                start=0 if number else position.step,
+                later=left[number + 1 :],
                 alarm=alarm,
                 sketch=sketches.during(stage.name),
                 asked_to_stop=asked_to_stop,
+                forecast=forecast,
                 quiet=quiet,
             )
             if place and stage.name == "decoder":
@@ -166,14 +161,17 @@ def _run_stage(
     looks: Sequence[Look],
     *,
     start: int,
+    later: Sequence[Stage],
     alarm: CollapseAlarm,
     sketch: After,
     asked_to_stop: Callable[[], int],
+    forecast: Callable[[Bar], None],
     quiet: bool,
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    with Bar(stage.name, stage.steps, done=start, note=note, quiet=quiet) as bar:
+    behind = sum(other.steps * other.units for other in later) / stage.units
+    with Bar(stage.name, stage.steps, done=start, later=behind, note=note, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
         recorder.listeners += [
             bar.tell,
@@ -182,20 +180,19 @@ def _run_stage(
             alarm,
         ]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
+        reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
         with last_good_state(keeper):
-            train(
-                stage.method,
-                stage.batches,
-                stage.optimizers,
-                stage.schedule,
+            train_stage(
+                stage,
+                later,
                 start=start,
-                stop=stage.steps,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, sketch, lambda step, outputs: bar.reach(step + 1), *stopping),
+                after=(watching, recorder, keeper, sketch, *reporting, *stopping),
+                again=f"wingbar resume {out}",
             )
             keeper.save(stage.steps)
 
@@ -216,6 +213,21 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
 
 def _notes(*, quiet: bool) -> Callable[[str], None]:
     return lambda sentence: None if quiet else print(f"note: {sentence}", file=sys.stderr, flush=True)
+
+
+def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
+    """Says once how long the run takes on a CPU, as soon as its steps have been timed."""
+    told = device.type != "cpu"
+
+    def forecast(bar: Bar) -> None:
+        nonlocal told
+        if told or bar.left is None or bar.pace.timed < TIMED:
+            return
+        told = True
+        less = "; fewer run.epochs, a smaller data.size or encoder.name take less" if bar.left > LONG else ""
+        say(f"on this CPU the whole run ends in about {hours(bar.left)}{less}")
+
+    return forecast
 
 
 def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:

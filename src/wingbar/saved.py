@@ -13,15 +13,15 @@ import torch
 
 from wingbar.build import build_method
 from wingbar.config import Config
+from wingbar.errors import NonFiniteLoss, UserError
 from wingbar.files import NotWritten, read_lines
-from wingbar.runfolder import check_continuation
-from wingbar.settings import changed, from_json, to_json
+from wingbar.provenance import check_continuation
+from wingbar.settings import changed, read_config, to_json
 from wingbar.shelf import take
 from wingbar.stages import Stage
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
-from wingbar.train.record import NonFiniteLoss, trim_record
-from wingbar.types import UserError
+from wingbar.train.record import trim_record
 
 __all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore"]
 
@@ -88,7 +88,7 @@ def load_method(out: Path) -> Any:
     path = out / CHECKPOINT
     if not path.exists():
         raise UserError(f"{path} is not there, and with it the decoder is gone; train the run again")
-    config = from_json((out / "config.json").read_text(encoding="utf-8"))
+    config = read_config(out / "config.json")
     own = changed(config, {"encoder.weights": str(out / "encoder.safetensors")})  # the first ones may be far away
     with torch.random.fork_rng(devices=[]):
         method = build_method(own)

@@ -6,21 +6,33 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from wingbar.config import Config
-from wingbar.types import UserError
+from wingbar.config import FILE_ENDINGS, Config
+from wingbar.errors import UserError
 
-__all__ = ["changed", "check_limits", "from_json", "key_of", "named", "parsed", "to_json"]
+__all__ = [
+    "changed",
+    "check_device",
+    "check_limits",
+    "check_weights",
+    "from_json",
+    "key_of",
+    "named",
+    "parsed",
+    "to_json",
+]
 
 ABOVE_ZERO, FOREVER = 1e-30, math.inf
 # Inclusive limits of every number; what depends on other settings is checked where both are known.
 LIMITS = {
-    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (1, FOREVER), "data.crop": (ABOVE_ZERO, 1),
+    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (ABOVE_ZERO, 1),
     "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
     "data.holdout": (0, 0.9), "data.colour": (0, 1),
     "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
@@ -45,16 +57,29 @@ def to_json(config: Config) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)
 
 
+def read_config(path: Path) -> Config:
+    """The config in a file, such as the config.json of a run; what is wrong with it is said with its name."""
+    if not path.is_file():
+        raise UserError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; a config is the config.json of a run")
+    try:
+        return from_json(path.read_text(encoding="utf-8", errors="replace"))
+    except UserError as error:
+        raise UserError(f"{path} is no config of wingbar: {error}") from error
+
+
 def from_json(text: str) -> Config:
     """The config that `to_json` wrote; whatever else it is, is refused."""
     try:
         parts = json.loads(text)
-        settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise UserError(f"this is no config of wingbar ({error})") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"this is no JSON ({error})") from error
+    for name, part in [("all of it", parts), *(parts.items() if isinstance(parts, dict) else ())]:
+        if not isinstance(part, dict):
+            raise UserError(f"{name} is a {type(part).__name__}, but settings stand in braces, under their names")
+    settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
     unknown = sorted((settings.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
     if unknown:
-        raise UserError(f"the config has a setting that this version does not know: {unknown[0]}")
+        raise UserError(f"it has a setting that this version does not know: {unknown[0]}")
     return changed(Config(), settings)
 
 
@@ -117,15 +142,28 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def check_limits(config: Config) -> None:
-    """Refuse numbers that make no sense."""
+    """Refuse numbers that make no sense, and devices that do not exist."""
     for name, (low, high) in LIMITS.items():
         part, _, key = name.partition(".")
         value = getattr(getattr(config, part), key)
-        if value is not None and not low <= value <= high:  # not a number fails, too
+        if value is not None and not (low <= value <= high and math.isfinite(value)):  # no number fails, too
             above = "above 0" if low == ABOVE_ZERO else f"at least {low}"
-            raise UserError(
-                f"{name} is {value}; it must be {above}" + (f" and at most {high}" if high < FOREVER else "")
-            )
+            most = f" and at most {high}" if high < FOREVER else " and finite" if math.isinf(value) else ""
+            raise UserError(f"{name} is {value}; it must be {above}{most}")
+    check_device(config.run.device)
+
+
+def check_device(name: str) -> None:
+    """Refuse what no device is called; whether it is here, torch knows."""
+    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", name):
+        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda, cuda:1 or mps")
+
+
+def check_weights(given: str) -> None:
+    """Refuse a weights file that is not there."""
+    path = Path(given).expanduser()
+    if path.suffix in FILE_ENDINGS and not path.exists():
+        raise UserError(f"the weights file {path} does not exist")
 
 
 def _kinds() -> dict[str, Any]:

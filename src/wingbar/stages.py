@@ -22,10 +22,14 @@ from wingbar.methods.rebuild import embed_as_is
 from wingbar.train import optim
 from wingbar.types import UserError
 
-__all__ = ["Stage", "build_optimizers", "build_stages", "build_views", "plain_images", "prepare"]
+__all__ = ["Stage", "build_optimizers", "build_stages", "build_views", "plain_images", "prepare", "step_units"]
 
 DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
 MEMORY = 2**28  # values of features that are kept while the decoder is initialised: a gigabyte at most
+# Work in passes of the encoder per image, a backward counting as two: MoCo v2 and the method; SimSiam, which sees two
+# views with gradient. A light decoder costs less than an encoder, which is asked once per image to initialise it.
+MOCO_UNITS, METHOD_UNITS = 4, 14
+SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS = 6, 6, 1, 2
 RATES = {"moco": (0.03, "literal"), "simsiam": (0.05, "linear256")}  # initial, and how it scales with the batch (A30)
 
 
@@ -37,6 +41,7 @@ class Stage(NamedTuple):
     batches: Batches
     optimizers: optim.Optimizers
     epochs: int
+    units: int  # work of a step, in passes of the encoder per image
 
     @property
     def steps(self) -> int:
@@ -134,7 +139,21 @@ def _rate(config: Config) -> float:
 
 def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
     decoder = config.decoder.optimizer if name == "train" else "adam"
-    return Stage(name, method, batches, build_optimizers(config, method, decoder=decoder), epochs)
+    units = step_units(config) if name == "train" else DECODER_UNITS
+    return Stage(name, method, batches, build_optimizers(config, method, decoder=decoder), epochs, units)
+
+
+def step_units(config: Config) -> int:
+    """Encoder passes per image of a training step.
+
+    >>> step_units(Config())
+    14
+    """
+    base = MOCO_UNITS if config.method.name == "moco" else SIMSIAM_UNITS
+    if not config.synth.on:
+        return base
+    pairs = METHOD_UNITS - MOCO_UNITS if config.synth.nu else REBUILD_UNITS
+    return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
 
 
 def build_optimizers(config: Config, method: Any, *, decoder: Literal["adam", "shared"] = "adam") -> optim.Optimizers:

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
 
+from wingbar.errors import UserError
+
 __all__ = [
     "MEAN",
     "STD",
@@ -27,10 +29,6 @@ __all__ = [
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's pixels: every encoder, view and decoder here works in this space
 STD = (0.229, 0.224, 0.225)
-
-
-class UserError(ValueError):
-    """A mistake of the caller, in one sentence: what came, what is needed, what to do. The command exits with 2."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from wingbar.types import Output, UserError
 
 __all__ = [
     "CollapseAlarm",
-    "Collapsed",
     "Look",
     "build_looks",
     "find_test",
@@ -168,10 +167,6 @@ def _check_classes(train: Store) -> None:
 
 
 # --- alarms ----------------------------------------------------------------------------------------------------------
-
-
-class Collapsed(Exception):
-    """The run was asked to stop on collapse, saved its state and did: which epoch, what is wrong, what to change."""
 
 
 class CollapseAlarm:

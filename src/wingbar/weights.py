@@ -11,13 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torchvision import models
 
-from wingbar.encoder import Encoder, Layout, build_encoder
+from wingbar.config import FILE_ENDINGS
+from wingbar.encoder import Encoder, Layout
 from wingbar.tensors import save_tensors
 from wingbar.types import MEAN, STD, UserError
 
@@ -27,7 +26,6 @@ Weights = dict[str, Tensor]
 
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
 CLASSIFIERS = {"fc", "classifier", "head", "heads", "head_dist"}
-FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")
 # Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
 WRAPPERS = ("state_dict", "method", "teacher", "student", "model", "model_state_dict", "module")
 # What stands before a trunk's own keys, the one that fits most of them wins: MoCo, MoCo v3, SimSiam, solo-learn,
@@ -46,6 +44,8 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
     Torchvision's names are like IMAGENET1K_V1, timm's are the tag after the model's dot (a1_in1k); both may be fetched
     by the library. A file says in its metadata whether it is in the caffe layout.
     """
+    from wingbar.trunks import build_encoder, fetch_weights
+
     path = Path(weights).expanduser()
     if path.exists() or path.suffix in FILE_ENDINGS:
         found, metadata = _read_file(path)
@@ -54,7 +54,7 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
         return encoder
     encoder = build_encoder(name, freeze_statistics=freeze_statistics)
     if weights != "random":
-        _load(encoder, _fetch(encoder.name, weights), weights)
+        _load(encoder, fetch_weights(encoder.name, weights), weights)
     return encoder
 
 
@@ -62,9 +62,9 @@ def load_encoder(path: str | Path, *, name: str = "") -> Encoder:
     """The encoder in a file, in evaluation mode; what `save_encoder` wrote says its `name` itself."""
     found, metadata = _read_file(Path(path))
     if not metadata.get("arch", name):
-        raise UserError(
-            f"{path} does not say which encoder it belongs to; give its name with --encoder, or as encoder.name"
-        )
+        raise UserError(f"{path} does not say which encoder it belongs to; give its name with --encoder.name")
+    from wingbar.trunks import build_encoder
+
     encoder = build_encoder(metadata.get("arch", name), layout=_layout(metadata))
     _load(encoder, found, str(path))
     return encoder.eval()
@@ -116,39 +116,6 @@ def _layout(metadata: Mapping[str, str]) -> Layout:
     if style not in ("pytorch", "caffe"):
         raise UserError(f"the weights file says style {style!r}; known are pytorch and caffe")
     return cast(Layout, style)
-
-
-def _fetch(name: str, weights: str) -> Weights:
-    """Named weights, from the library's cache or its server."""
-    library, _, bare = name.partition("/")
-    try:
-        if library == "torchvision":
-            chosen = models.get_weight(f"{_enum(bare)}.{weights}")
-            return dict(models.get_model(bare, weights=chosen).state_dict())
-        trunk: Any = timm.create_model(f"{bare}.{weights}", pretrained=True, num_classes=0)
-    except (ValueError, KeyError, RuntimeError) as error:
-        raise UserError(
-            f"{name} has no weights called {weights!r} and no file of that name exists ({error})"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"the weights {weights!r} of {name} could not be fetched ({error}); give a local file"
-        ) from error
-    _check_pixels(trunk.pretrained_cfg, weights)
-    return dict(trunk.state_dict())
-
-
-def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:
-    """Refuse weights that were trained on pixels of another normalisation: their features would be silently worse."""
-    if (tuple(cfg["mean"]), tuple(cfg["std"])) != (MEAN, STD):
-        raise UserError(
-            f"the weights {weights!r} want pixels normalised by {cfg['mean']} and {cfg['std']}, but wingbar feeds "
-            f"ImageNet's {MEAN} and {STD}; choose other weights"
-        )
-
-
-def _enum(name: str) -> str:
-    return str(models.get_model_weights(name).__name__)
 
 
 def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from wingbar.encoder import build_encoder
 from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
+from wingbar.trunks import build_encoder
 from wingbar.types import UserError
 
 

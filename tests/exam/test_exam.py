@@ -200,8 +200,8 @@ def test_crops_are_the_same_for_the_same_seed_and_others_every_epoch(runs, tmp_p
 def test_several_encoders_give_one_table_paired_tests_and_a_mean_over_seeds(runs, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     names = [str(runs / "a"), str(runs / "b"), "timm/test_resnet"]
-    more = ["--weights", "random", "--protocols", "knn", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")]
-    main(["evaluate", *names, *more])
+    more = ["--encoder.weights", "random", "--protocols", "knn", "--device", "cpu", "--quiet"]
+    main(["evaluate", *names, *more, "--out", str(tmp_path / "out")])
     said = capsys.readouterr().out
     assert all(f"{name} against {names[0]}" in said for name in names[1:])
     assert "mean of 2 seeds" in said and said.count("McNemar p") == 2
@@ -249,9 +249,9 @@ def test_weights_have_one_hash_wherever_they_lie(tmp_path):
         (["runs/nowhere"], "is no run and no weights file"),
         (["{tmp}"], "is a folder but no wingbar run"),
         (["nowhere.pth"], "does not exist"),
-        (["resnet50", "--weights", "random"], "no data set of its own"),
-        (["resnet5", "--weights", "random", "--data.root", "lookalike"], "resnet50"),
-        (["{tmp}/bare.pth", "--data.root", "lookalike"], "give its name with --encoder"),
+        (["resnet50", "--encoder.weights", "random"], "no data set of its own"),
+        (["resnet5", "--encoder.weights", "random", "--data.root", "lookalike"], "resnet50"),
+        (["{tmp}/bare.pth", "--data.root", "lookalike"], "give its name with --encoder.name"),
         (["{tmp}/e.safetensors", "--data.root", "lookalike", "--bn", "initial"], "which weights it began with"),
         (["{run}", "--data.root", "{tmp}/flat"], "have no labels"),
         (["{run}", "--data.root", "{tmp}/flat/one", "--data.name", "folder"], "no class folder"),

@@ -20,9 +20,9 @@ from wingbar.evaluate.features import embed_images
 from wingbar.evaluate.finetune import Tuning, finetune
 from wingbar.evaluate.regions import drawn_regions
 from wingbar.exam import Evaluate, examine
-from wingbar.exam.command import _protocols
-from wingbar.exam.options import Data, Finetune, Labels, Paper
-from wingbar.exam.protocols import ON_REQUEST, PROTOCOLS
+from wingbar.exam.options import ON_REQUEST, PROTOCOL_NAMES, Data, Finetune, Labels, Paper
+from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.wanted import chosen
 from wingbar.types import UserError
 from wingbar.weights import load_encoder
 
@@ -106,8 +106,9 @@ def test_fine_tuning_leaves_the_encoder_of_the_others_alone(trained, tmp_path):
 
 
 def test_everything_is_everything_but_what_must_be_asked_for():
-    assert _protocols(["all"]) == [name for name in PROTOCOLS if name not in ON_REQUEST]
-    assert _protocols(["finetune", "all", "knn"])[-1] == "finetune"
+    assert tuple(PROTOCOLS) == PROTOCOL_NAMES
+    assert chosen(["all"]) == [name for name in PROTOCOLS if name not in ON_REQUEST]
+    assert chosen(["finetune", "all", "knn"])[-1] == "finetune"
 
 
 def test_attention_needs_something_to_look_for(trained, tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from wingbar.config import Config
-from wingbar.encoder import build_encoder
 from wingbar.gallery import ablations
 from wingbar.gallery.ablations import gather_ablations
 from wingbar.gallery.curves import gather_curves, note_on
@@ -20,6 +19,7 @@ from wingbar.show.contents import Curve, Panel
 from wingbar.show.curves import draw_curves
 from wingbar.show.panels import Recorded, panels
 from wingbar.show.style import DARK, LIGHT, save
+from wingbar.trunks import build_encoder
 from wingbar.types import UserError
 from wingbar.weights import save_encoder, weights_hash
 

@@ -19,12 +19,14 @@ from wingbar.config import Config
 from wingbar.data import datasets
 from wingbar.evaluate.retrieval import Retrieval
 from wingbar.exam import Evaluate, examine, inspections
-from wingbar.exam.candidates import data_of, find_candidate
+from wingbar.exam.candidates import find_candidate
 from wingbar.exam.options import Data
 from wingbar.exam.subject import Setting
+from wingbar.exam.wanted import data_of, find_wanted
 from wingbar.gallery.cam import gather_attended
-from wingbar.gallery.command import FIGURES
+from wingbar.gallery.drawing import FIGURES
 from wingbar.gallery.neighbours import confusable, gather_ranking
+from wingbar.gallery.options import PICTURES
 from wingbar.gallery.pairs import _batch, gather_pairs
 from wingbar.gallery.visit import Visit, spread_over_classes
 from wingbar.saved import load_method
@@ -70,8 +72,8 @@ drawn = cache(datasets.draw)
 
 
 def visit(*folders: Path, **options) -> Visit:
-    candidates = [find_candidate(str(folder)) for folder in folders]
-    return Visit(candidates, data_of(candidates, Data()), Setting(CPU, quiet=True), **options)
+    wanted = [find_wanted(str(folder)) for folder in folders]
+    return Visit([find_candidate(one) for one in wanted], data_of(wanted, Data()), Setting(CPU, quiet=True), **options)
 
 
 def config_of(run: Path) -> Config:
@@ -247,8 +249,12 @@ def test_without_labels_pictures_have_names_and_no_verdict(runs, capsys):
         assert picture.convert("RGB").getpixel((2, 2)) == (0x16, 0x18, 0x1C)
 
 
+def test_every_picture_that_can_be_asked_for_can_be_drawn():
+    assert tuple(FIGURES) == PICTURES
+
+
 def test_what_a_run_cannot_show_is_left_out_unless_it_was_named(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wingbar.gallery.command.FIGURES", {name: FIGURES[name] for name in OWN})
+    monkeypatch.setattr("wingbar.gallery.drawing.FIGURES", {name: FIGURES[name] for name in OWN})
     main(["show", str(runs / "moco"), "--images", "1", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")])
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"cam", "neighbours"}
     assert "no pairs" in capsys.readouterr().err

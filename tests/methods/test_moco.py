@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from wingbar.encoder import build_encoder
 from wingbar.losses import info_nce, without_positive
 from wingbar.methods.moco import MoCo, against_past, against_past_and_present
 from wingbar.state import Ring
 from wingbar.train.loop import train
 from wingbar.train.optim import build_optimizers
+from wingbar.trunks import build_encoder
 from wingbar.types import Batch, UserError
 
 QUEUE, DIM, MOMENTUM = 32, 16, 0.9

@@ -8,10 +8,11 @@ from torch.nn.functional import mse_loss
 from torch.testing import assert_close
 
 from wingbar.decoder import tiny_decoder
-from wingbar.encoder import build_encoder, frozen_statistics
+from wingbar.encoder import frozen_statistics
 from wingbar.methods.rebuild import Rebuild, blind_reconstruction
 from wingbar.train.loop import train
 from wingbar.train.optim import build_optimizers
+from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
 

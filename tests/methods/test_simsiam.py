@@ -11,10 +11,10 @@ from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
 from wingbar.criteria import GradCam
-from wingbar.encoder import build_encoder
 from wingbar.methods.simsiam import SimSiam
 from wingbar.train.loop import train
 from wingbar.train.optim import build_optimizers
+from wingbar.trunks import build_encoder
 from wingbar.types import Batch, Probe
 
 DIM, HIDDEN = 24, 12

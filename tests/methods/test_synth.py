@@ -15,13 +15,14 @@ from torch.testing import assert_close
 
 from wingbar.criteria import GradCam, LowVariance, Uniform
 from wingbar.decoder import tiny_decoder
-from wingbar.encoder import build_encoder, evaluation_statistics
+from wingbar.encoder import evaluation_statistics
 from wingbar.losses import nt_xent, without_positive
 from wingbar.methods import MoCo, SimSiam, SynthPairs
 from wingbar.methods.synth import Readings, in_one_call, shared_statistics, teacher_view
 from wingbar.perturb import Noise, noise_std_from_variance, relative
 from wingbar.train.loop import train
 from wingbar.train.optim import build_optimizers
+from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
 DIM = 96  # of the test encoder's feature

@@ -12,7 +12,7 @@ from wingbar.report.contents import Command, Figures, Origin, Report, Scored, Se
 from wingbar.show.contents import Attended, Curve, Flock, Ladder, Neighbourhood, Pairs, Panel, Ranking, Spread, Spreads
 
 HOSTILE = "<script>alert(1)</script>"
-NAMES = ("plain", "one-barred", HOSTILE, "two-barred, eye-ringed", '"quoted" & \\u2028 \u2028 {{data}}')
+NAMES = ("plain", "one-barred", HOSTILE, "no text \udcff \x1b[2J", '"quoted" & \\u2028 \u2028 {{data}}')
 
 
 @cache
@@ -175,7 +175,7 @@ def some_report(**changes) -> Report:
             Origin("try-moco", {"weights": "0" * 64, "split": HOSTILE}),
             Origin("try-synth", {"weights": "1" * 64}),
         ],
-        commands=[Command("Train try-synth", "wingbar train try-synth --run.epochs 2 --run.out 'runs/it'\"'\"'s'")],
+        commands=[Command("Train try-synth", "wingbar train try-synth --run.epochs 2 --out 'runs/it'\"'\"'s'")],
         made="Made by wingbar 0.1.0.",
     )
     return report._replace(**changes)

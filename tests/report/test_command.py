@@ -22,12 +22,13 @@ from wingbar.config import Config
 from wingbar.data import datasets
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.options import Data
+from wingbar.gallery.options import Map
 from wingbar.recipes import recipe_named
 from wingbar.report import command, gather
-from wingbar.report.command import write_report
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import settings_of, train_command
+from wingbar.report.writing import write_report
 from wingbar.settings import changed, from_json
 
 SMALL = {
@@ -183,7 +184,7 @@ def test_commands_in_the_report_are_of_its_runs(runs, written):
 
 
 def test_options_of_a_report_are_in_its_command():
-    asked = AskedReport(("a b",), points=9, bn="initial", data=Data(root="my birds", cache=False), quiet=True)
+    asked = AskedReport(("a b",), map=Map(points=9), bn="initial", data=Data(root="my birds", cache=False), quiet=True)
     candidate = Candidate("a b", None, None, 64, "try-moco", recipe_named("try-moco"))
     lines = [shlex.split(one.line) for one in gather._commands([candidate], ["a b"], asked, Path("it's.html"))]
     assert tyro.cli(AskedReport, args=lines[2][2:]) == dataclasses.replace(asked, out=Path("it's.html"), quiet=False)

@@ -32,6 +32,7 @@ from wingbar.report.figures import MOST_POINTS, flocks_json, pairs_json
 from wingbar.report.page import make_page, plain, report_json
 from wingbar.report.sheets import make_sheet
 from wingbar.show.contents import Curve, Panel
+from wingbar.terminal import printable
 
 
 class Reader(HTMLParser):
@@ -109,7 +110,7 @@ def test_names_that_look_like_code_stay_names(page, read, report):
     assert HOSTILE not in page and "<!--" not in page
     assert read.texts["title"][0].startswith(f"MoCo v2 + pairs on {HOSTILE}")
     data = embedded(page)
-    assert data["title"] == report.title and data["flocks"]["maps"][0]["classes"] == list(NAMES)
+    assert data["title"] == report.title and data["flocks"]["maps"][0]["classes"] == [*map(printable, NAMES)]
     assert data["settings"][2]["values"] == [HOSTILE, HOSTILE]
 
 
@@ -238,3 +239,11 @@ def test_maps_of_the_same_images_share_their_pictures():
 def test_captions_say_which_images_are_shown():
     figures = Figures(pairs={"a": some_pairs(2)}, sampled={"pairs": "Shown: 2 of 600 test images."})
     assert report_json(some_report(figures=figures))["pairs"][0]["caption"].endswith("Shown: 2 of 600 test images.")
+
+
+def test_names_that_are_no_text_are_shown_and_never_embedded(page):
+    """A lone surrogate, raw or as an escape of JSON, ends Chromium's --dump-dom; an escape code steers a terminal."""
+    page.encode("utf-8")
+    embedded = json.dumps(json.loads(Reader(page).texts["script"][0]), ensure_ascii=False)
+    assert not re.search("[\ud800-\udfff\x1b]", embedded)
+    assert r"no text \\udcff \\x1b[2J" in embedded

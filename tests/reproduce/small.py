@@ -16,16 +16,8 @@ def command(
 ) -> list[str]:
     """The words of the command, everything written below `folder`."""
     return [
-        *("reproduce", *tables, "--data", "lookalike", "--encoder", "timm/test_resnet", "--weights", "random"),
-        *(
-            "--epochs",
-            "4",
-            "--probe-epochs",
-            "2",
-            "--device",
-            "cpu",
-            "--quiet",
-            "--report" if report else "--no-report",
-        ),
+        *("reproduce", *tables, "--data", "lookalike", "--encoder.name", "timm/test_resnet"),
+        *("--encoder.weights", "random", "--run.epochs", "4", "--paper.epochs", "2", "--device", "cpu"),
+        *("--quiet", "--report" if report else "--no-report"),
         *("--out", str(folder / "runs"), "--results", str(folder / "results"), "--set", *SETTINGS, *settings, *words),
     ]

@@ -19,14 +19,12 @@ import tyro
 from small import command
 
 from wingbar.cli import main
+from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss
 from wingbar.reproduce import cost, plan, runner
 from wingbar.reproduce.making import Made
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.results import read
 from wingbar.reproduce.tables import TABLES, measures
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
-from wingbar.watch import Collapsed
 
 TRAINED = ("--rows", "MoCo V2", "Ours")
 SOURCE = Path(runner.__file__).parents[2]
@@ -242,7 +240,7 @@ def test_a_base_is_found_by_its_name_in_the_table_at_hand(maker, tmp_path):
 
 def test_seeds_of_earlier_commands_count(maker, tmp_path, capsys):
     main(command(tmp_path, *TRAINED))
-    main(command(tmp_path, *TRAINED, "--seeds", "1"))
+    main(command(tmp_path, *TRAINED, "--seed", "1"))
     assert len(maker.made) == 4
     lines = (tmp_path / "results" / "main.csv").read_text().splitlines()
     assert {line.split(",")[7] for line in lines[1:]} == {"2"}
@@ -315,13 +313,13 @@ def test_help_names_everything(capsys):
         (["main", "--data", "lookalike", "--set", "optim.lr"], "a setting is name=value"),
         (["main", "--data", "lookalike", "--set", "optim.rl=1"], "did you mean 'optim.lr'"),
         (["main", "--data", "lookalike", "--set", "optim.lr=fast"], "optim.lr cannot be 'fast'"),
-        (["main", "--data", "lookalike", "--epochs", "0"], "run.epochs is 0"),
-        (["main", "--data", "lookalike", "--seeds", "-1"], "whole numbers from 0 on"),
+        (["main", "--data", "lookalike", "--run.epochs", "0"], "run.epochs is 0"),
+        (["main", "--data", "lookalike", "--seed", "-1"], "whole numbers from 0 on"),
         (["main", "--data", "lookalike", "--jobs", "0"], "0 jobs"),
         (["main", "--data", "lookalike", "--minutes", "-3"], "minutes is -3"),
-        (["main", "--data", "lookalike", "--probe-epochs", "0"], "probe_epochs is 0"),
+        (["main", "--data", "lookalike", "--paper.epochs", "0"], "--paper.epochs is 0"),
         (["main", "--data", "lookalike", "--device", "gpu"], "no device is called 'gpu'"),
-        (["main", "--data", "lookalike", "--weights", "none.pth"], "none.pth does not exist"),
+        (["main", "--data", "lookalike", "--encoder.weights", "none.pth"], "none.pth does not exist"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(words, told, tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ from wingbar.reproduce.tables import TABLES, measures
 
 @pytest.fixture
 def asked(tmp_path) -> Reproduce:
-    return tyro.cli(Reproduce, args=command(tmp_path, "--seeds", "0", "1")[1:])
+    return tyro.cli(Reproduce, args=command(tmp_path, "--seed", "0", "1")[1:])
 
 
 def pretend(jobs: list[Job], folder: Path, hits: dict[tuple[str, int], list[bool]]) -> None:

@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 from wingbar import changed, resume, run, runs
+from wingbar.errors import Interrupted, NonFiniteLoss, UserError
+from wingbar.files import NotWritten
 from wingbar.recipes import recipe_named
 from wingbar.train import checkpoint
-from wingbar.train.checkpoint import Interrupted
-from wingbar.train.record import NonFiniteLoss
 
 SMALL = {
     "data.size": 32,
@@ -46,11 +48,12 @@ def config(out, **settings):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    run(config(out), quiet=True)
+    run(config(out), recipe="try-synth", quiet=True)
     return out
 
 
 def assert_same_run(one: Path, other: Path):
+    assert (one / "encoder.safetensors").read_bytes() == (other / "encoder.safetensors").read_bytes()
     first, second = load_file(one / "encoder.safetensors"), load_file(other / "encoder.safetensors")
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
@@ -86,9 +89,9 @@ def command(out: Path) -> list[str]:
     return [sys.executable, "-m", "wingbar", "train", "try-synth", *settings]
 
 
-def start(out: Path) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command(out), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_step(process: subprocess.Popen[str], out: Path, stage: str, step: int) -> None:
@@ -105,7 +108,7 @@ def wait_for_step(process: subprocess.Popen[str], out: Path, stage: str, step: i
 
 def killed_at(out: Path, stage: str, step: int) -> int:
     """Exit code of a run that was killed at that step or soon after."""
-    with start(out) as process:
+    with start(*command(out)) as process:
         wait_for_step(process, out, stage, step)
         process.kill()
         process.communicate()
@@ -120,15 +123,89 @@ def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
     assert_same_run(tmp_path / "run", undisturbed)
 
 
-def test_sigterm_saves_and_says_how_to_resume(undisturbed, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, undisturbed, tmp_path):
+    """`train && evaluate` must not carry on with half a run."""
     out = tmp_path / "run"
-    process = start(out)
+    process = start(*command(out))
     wait_for_step(process, out, "train", 2)
-    process.terminate()
+    process.send_signal(number)
     said, complained = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, complained
+    assert process.returncode == 128 + number, complained
     assert said.strip().splitlines()[-1].endswith(f"wingbar resume {out}")
     assert not (out / "encoder.safetensors").exists()
+    resume(out)
+    assert_same_run(out, undisturbed)
+
+
+def test_two_resumes_at_once_are_one(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    killed_at(out, "decoder", 2)
+    processes = [start(sys.executable, "-m", "wingbar", "resume", str(out)) for _ in range(2)]
+    ended = {process.pid: (*process.communicate(timeout=120), process.returncode) for process in processes}
+    (winner,) = (pid for pid, (_, _, code) in ended.items() if code == 0)
+    ((_, complained, code),) = (end for pid, end in ended.items() if pid != winner)
+    assert code == 2 and re.search(f"in use by process {winner} on {socket.gethostname()} since 20", complained)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    places = [(line["stage"], line["step"]) for line in lines]
+    assert len(places) == len(set(places))
+    assert_same_run(out, undisturbed)
+
+
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    """A run that was stopped after its first step, decoder and all."""
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(config(tmp_path / "run", **{"decoder.epochs": 0}), recipe="try-synth", quiet=True)
+    monkeypatch.undo()
+    return tmp_path / "run"
+
+
+def test_a_lost_checkpoint_is_no_reason_to_start_again(interrupted):
+    (interrupted / "checkpoint.pt").unlink()
+    record = (interrupted / "metrics.jsonl").read_bytes()
+    assert record
+    with pytest.raises(UserError, match=r"checkpoint.pt is gone, though metrics.jsonl .* tells of steps .*overwrite"):
+        resume(interrupted)
+    assert (interrupted / "metrics.jsonl").read_bytes() == record
+
+
+def edit(out: Path, part: str, name: str, value: object) -> None:
+    settings = json.loads((out / "config.json").read_text())
+    settings[part][name] = value
+    (out / "config.json").write_text(json.dumps(settings))
+
+
+def test_a_setting_edited_in_the_file_is_refused(interrupted):
+    before = (interrupted / "checkpoint.pt").read_bytes()
+    edit(interrupted, "optim", "lr", 0.5)
+    with pytest.raises(UserError, match=r"optim.lr is 0.5 in .*config.json, but this run was trained with 0\.\d+; "):
+        resume(interrupted)
+    assert (interrupted / "checkpoint.pt").read_bytes() == before
+
+
+def test_resuming_says_what_was_restored_and_what_changed(interrupted, capsys):
+    edit(interrupted, "run", "log_every", 1)
+    resume(interrupted)
+    said = capsys.readouterr().err
+    assert re.search(r"restored from .*checkpoint.pt: step 1 of 20 of stage train, saved 20\d\d-", said)
+    assert "changed since this run began: run.log_every is 1, was 3" in said
+
+
+def test_no_room_for_a_checkpoint_loses_nothing(undisturbed, tmp_path, monkeypatch, no_room):
+    out = tmp_path / "run"
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(config(out), recipe="try-synth", quiet=True)
+    monkeypatch.undo()
+    with no_room(100_000), pytest.raises(NotWritten) as failed:
+        resume(out)
+    assert str(out / "checkpoint.pt") in str(failed.value) and "its last version is still whole" in str(failed.value)
+    assert failed.value.__notes__ == [
+        f"The run is saved after step 1 of stage decoder; go on with: wingbar resume {out}"
+    ]
+    assert not list(out.glob(".*"))
     resume(out)
     assert_same_run(out, undisturbed)
 
@@ -137,7 +214,7 @@ def test_every_step_is_a_place_to_stop(undisturbed, tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
     monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
-        run(config(tmp_path / "run"), quiet=True)
+        run(config(tmp_path / "run"), recipe="try-synth", quiet=True)
     for _ in range(sum(STEPS) - 2):
         with pytest.raises(Interrupted):
             resume(tmp_path / "run")
@@ -163,7 +240,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed):
 
 
 def test_accumulated_gradients_enqueue_each_image_once(tmp_path):
-    result = run(config(tmp_path / "run", **{"run.accumulate": 2}), quiet=True)
+    result = run(config(tmp_path / "run", **{"run.accumulate": 2}), recipe="try-synth", quiet=True)
     assert result.method.base.queue.position == (STEPS[1] * 8) % 20
     assert len(result.method.base.queue) == 20
 
@@ -173,7 +250,11 @@ def test_a_loss_that_is_no_number_saves_the_last_good_state(every, tmp_path):
     """The learning rate is absurd: the run stops, names step and term, and what it saved is from before."""
     out = tmp_path / "run"
     with pytest.raises(NonFiniteLoss, match=r"loss term '\w+' became (nan|inf) at step \d+; .*(lower|raise)") as caught:
-        run(config(out, **{"optim.lr": 1e30, "run.save_minutes": 60.0, "run.log_every": every}), quiet=True)
+        run(
+            config(out, **{"optim.lr": 1e30, "run.save_minutes": 60.0, "run.log_every": every}),
+            recipe="try-synth",
+            quiet=True,
+        )
     place, state = checkpoint.read(out / "checkpoint.pt")
     assert place.step <= caught.value.step
     assert "last good state" in caught.value.__notes__[0]

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import tyro
-from rich.console import Console
+from wingbar.bench.options import Data, Step, Train, check
+from wingbar.errors import known
+from wingbar.words import parse
 
-from wingbar.bench.data import Data, bench_data
-from wingbar.bench.step import Step, bench_step
-from wingbar.bench.table import Row, table, write_results
-from wingbar.bench.train import Train, bench_train
-from wingbar.data.listing import known
-from wingbar.types import UserError
+__all__ = ["bench"]
 
-__all__ = ["BENCHES", "bench"]
-
-BENCHES: dict[str, tuple[Any, Callable[..., list[Row]]]] = {
-    "step": (Step, bench_step),
-    "data": (Data, bench_data),
-    "train": (Train, bench_train),
-}
+BENCHES: dict[str, type[Step | Data | Train]] = {"step": Step, "data": Data, "train": Train}
 
 
 def bench(arguments: Sequence[str]) -> None:
@@ -34,13 +21,8 @@ def bench(arguments: Sequence[str]) -> None:
         print(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
         sys.exit(0)
     known("benchmark", name, BENCHES)
-    kind, measure = BENCHES[name]
-    chosen = tyro.cli(kind, prog=f"wingbar bench {name}", args=rest)
-    if chosen.out and Path(chosen.out).exists() and not Path(chosen.out).is_dir():
-        raise UserError(f"{chosen.out} is a file; give --out a folder")
-    console = Console(stderr=True)
-    rows = measure(chosen, tell=lambda title: console.print(f"measuring: {title}"))
-    Console().print(table(f"wingbar bench {name}", rows))
-    if chosen.out:
-        options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}
-        write_results(Path(chosen.out), name, options, rows, drawn="images/s")
+    chosen = parse(BENCHES[name], f"bench {name}", rest)
+    check(chosen)
+    from wingbar.bench.measure import measure
+
+    measure(name, chosen)

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +18,9 @@ from torch.utils.data import DataLoader, RandomSampler
 from torchvision.transforms import v2
 
 from wingbar.bench.clock import time_repeats
+from wingbar.bench.options import Data
 from wingbar.bench.table import Row
 from wingbar.config import Config, Run
-from wingbar.config import Data as Settings
 from wingbar.data import views
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
@@ -32,23 +31,7 @@ from wingbar.machine import choose_device
 from wingbar.stages import build_views
 from wingbar.types import MEAN, STD
 
-__all__ = ["Data", "bench_data", "torchvision_views"]
-
-
-@dataclass(frozen=True)
-class Data:
-    """Time the way from image files to two MoCo v2 views."""
-
-    data: Settings = field(default_factory=Settings)
-    """Where the images are; look-alikes are written to JPEG files first."""
-    images: int = 1024
-    """So many of them, at most."""
-    workers: int = 0
-    """Processes of torchvision's DataLoader; all cores if 0."""
-    out: str = ""
-    """Folder for data.json and data.svg; without it the table is all."""
-    device: str = "auto"
-    """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
+__all__ = ["bench_data", "torchvision_views"]
 
 
 def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
@@ -60,8 +43,8 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
         images = decode(paths, side=options.data.stored).images
         decoding = len(paths) / (time.perf_counter() - began)
         tell("torchvision's DataLoader")
-        workers = options.workers or cores()
-        theirs = _loader_rate(paths, size=size, batch=batch, workers=workers)
+        processes = options.processes or cores()
+        theirs = _loader_rate(paths, size=size, batch=batch, workers=processes)
         tell("views")
         ours = _device_rate(images, options, batch=batch)
         tell("views, one core")
@@ -70,7 +53,7 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return [
         Row(f"decoding once, {cores()} cores", {"images/s": decoding}),
-        Row(f"torchvision's DataLoader, {workers} processes", {"images/s": theirs, "× torchvision": 1.0}),
+        Row(f"torchvision's DataLoader, {processes} processes", {"images/s": theirs, "× torchvision": 1.0}),
         Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
         Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
         Row("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
@@ -82,9 +65,9 @@ def _files(options: Data) -> Iterator[list[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
     data, source = options.data, find_source(Config(data=options.data))
     if isinstance(source, Listing):
-        yield source.paths[: options.images]
+        yield source.paths[: options.files]
         return
-    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.images, loud=data.loud)
+    drawn = lookalike_store("train", side=data.stored, classes=data.classes, images=options.files, loud=data.loud)
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.jpg" for number in range(len(drawn.images))]
         for path, image in zip(paths, drawn.images, strict=True):  # type: ignore[call-overload]

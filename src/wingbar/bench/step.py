@@ -5,83 +5,33 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from wingbar.bench.clock import Timing, time_repeats
 from wingbar.bench.literal import Pseudocode
+from wingbar.bench.options import CASES, Case, Step, check
 from wingbar.bench.table import Row
 from wingbar.build import build_method
 from wingbar.config import Config
-from wingbar.data.listing import known
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
-from wingbar.stages import build_optimizers, prepare
+from wingbar.stages import METHOD_UNITS, MOCO_UNITS, build_optimizers, prepare
 from wingbar.train.loop import train
 from wingbar.types import Batch
 
-__all__ = ["CASES", "Case", "Step", "bench_step", "memory_given_back", "time_step"]
-
-# Work of a step in encoder passes per image, a backward counting as two: MoCo v2 and the method.
-MOCO_UNITS, METHOD_UNITS = 4, 14
-EAGER = {"run.compile": "off"}
-AS_TYPED = {**EAGER, "run.precision": "fp32", "run.channels_last": False}
-
-
-@dataclass(frozen=True)
-class Case:
-    """Something to time: a recipe, settings on top of it, and whether it is the paper's listing instead of ours."""
-
-    recipe: str
-    settings: Mapping[str, Any]
-    wrap: Callable[[Any], Any] = lambda method: method
-
-
-CASES: dict[str, Case] = {
-    "listing, PyTorch's defaults": Case("default", AS_TYPED, Pseudocode),
-    "listing, bf16 + channels_last": Case("default", EAGER, Pseudocode),
-    "ours, not compiled": Case("default", EAGER),
-    "ours": Case("default", {}),
-    "ours, fast": Case("fast", {}),
-    "MoCo v2, PyTorch's defaults": Case("moco", AS_TYPED),
-    "MoCo v2": Case("moco", {}),
-}
-
-
-@dataclass(frozen=True)
-class Step:
-    """Time a training step on random images that are already on the device."""
-
-    encoder: str = "resnet50"
-    """Any torchvision or timm model, from random weights."""
-    size: int = 224
-    """Side of the images."""
-    batch: int = 128
-    """Images per step."""
-    repeats: int = 15
-    """Steps that are timed; the median counts."""
-    warmup: int = 5
-    """Steps before them; the first compiles."""
-    cases: tuple[str, ...] = tuple(CASES)
-    """Which to time."""
-    out: str = ""
-    """Folder for step.json and step.svg; without it the table is all."""
-    device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:1`."""
+__all__ = ["bench_step", "memory_given_back", "time_step"]
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
     """A row per case; `tell` hears the name of each before it begins."""
-    for name in options.cases:
-        known("case", name, CASES)
+    check(options)
     timings: dict[str, Timing] = {}
     for name in options.cases:
         tell(name)
-        config, wrap = _config(CASES[name], options), CASES[name].wrap
-        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, wrap=wrap)
+        config, listing = _config(CASES[name], options), CASES[name].listing
+        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, listing=listing)
     return [_row(name, timings, options.batch) for name in timings]
 
 
@@ -97,19 +47,18 @@ def _config(case: Case, options: Step) -> Config:
     return changed(recipe_named(case.recipe), settings)
 
 
-def time_step(
-    config: Config, *, repeats: int, warmup: int, wrap: Callable[[Any], Any] = lambda method: method
-) -> Timing:
-    """A step of training on one batch of random images, over and over; nothing else is on the device meanwhile."""
+def time_step(config: Config, *, repeats: int, warmup: int, listing: bool = False) -> Timing:
+    """A step on one batch of random images, ours or the listing's; nothing else is on the device meanwhile."""
     device = choose_device(config.run.device)
     with memory_given_back():
-        return time_repeats(_stepper(config, wrap), repeats=repeats, warmup=warmup, device=device)
+        return time_repeats(_stepper(config, listing=listing), repeats=repeats, warmup=warmup, device=device)
 
 
-def _stepper(config: Config, wrap: Callable[[Any], Any]) -> Callable[[int], None]:
+def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
     """A function that makes one step of training on the same random batch."""
     device = choose_device(config.run.device)
-    method = prepare(config, wrap(build_method(config)), device).train()
+    built = build_method(config)
+    method = prepare(config, Pseudocode(built) if listing else built, device).train()
     optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
     autocast = choose_autocast(config.run.precision, device)
 

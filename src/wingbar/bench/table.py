@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from wingbar.files import write_text
-from wingbar.runfolder import surroundings
+from wingbar.provenance import surroundings
 
 __all__ = ["Row", "bars", "table", "write_results"]
 

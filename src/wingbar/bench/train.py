@@ -7,38 +7,20 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import harmonic_mean
 
+from wingbar.bench.options import Train
 from wingbar.bench.step import time_step
 from wingbar.bench.table import Row
-from wingbar.config import Config, Data
+from wingbar.config import Config
 from wingbar.images import find_source, open_source
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
 from wingbar.settings import changed
 
-__all__ = ["Train", "bench_train"]
-
-
-@dataclass(frozen=True)
-class Train:
-    """Train on a data set for a while, and time it: reading, views, network, records."""
-
-    data: Data = field(default_factory=Data)
-    """Where the images are, and how they are seen."""
-    encoder: str = "resnet50"
-    """Any torchvision or timm model, from random weights."""
-    recipes: tuple[str, ...] = ("moco", "default", "fast")
-    """What to train."""
-    steps: int = 200
-    """Steps of each, at least; the first quarter warms up."""
-    out: str = ""
-    """Folder for train.json and train.svg; without it the table is all."""
-    device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:1`."""
+__all__ = ["bench_train"]
 
 
 def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:

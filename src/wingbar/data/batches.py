@@ -37,6 +37,11 @@ def check_batch(size: int, *, parts: int, images: int) -> None:
         raise UserError(f"a batch of {size} is larger than the data, {images} images; lower data.batch")
     if size % parts:
         raise UserError(f"a batch of {size} cannot be cut into {parts} equal parts; change run.accumulate")
+    if size // parts < 2:
+        raise UserError(
+            f"a batch of {size} in {parts} part{'s' * (parts > 1)} has one image in each, which can be compared with "
+            "nothing; raise data.batch" + (" or lower run.accumulate" if parts > 1 else "")
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from wingbar.data.entry import cache_root, readable_size
 from wingbar.data.upkeep import Kept, clear, entries, features_size, verify
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["cache"]
 

@@ -59,12 +59,12 @@ def _spread(mean: float, square: float) -> float:
 
 
 def examine_all(
-    listing: Listing, *, workers: int | None = None, progress: Callable[[int], None] | None = None
+    listing: Listing, *, workers: int = 0, progress: Callable[[int], None] | None = None
 ) -> list[Exam | Broken]:
     """Every picture of the listing, in its order; `progress` is told how many are done."""
     prepare_pillow()
     found = []
-    for result in in_order(partial(_examine_row, listing), range(len(listing.names)), workers=workers or 0):
+    for result in in_order(partial(_examine_row, listing), range(len(listing.names)), workers=workers):
         found.append(result)
         if progress:
             progress(len(found))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torchvision.datasets import CIFAR100, Flowers102
 
 from wingbar.data.listing import Listing, allot, draw, either, integers, known, matlab, need, rows, table
 from wingbar.data.own import split_folders
@@ -142,6 +141,8 @@ def cifar100(root: Path, split: str) -> Listing:
     """CIFAR-100, decoded, since it has no image files; torchvision checks every file's MD5 before it unpickles it."""
     home = either(root, "cifar-100-python", ".").absolute()
     need(home / split)
+    from torchvision.datasets import CIFAR100
+
     try:
         found = CIFAR100(home.parent, train=split == "train")
     except RuntimeError as error:
@@ -183,6 +184,8 @@ def flowers102(root: Path, split: str) -> Listing:
     home = either(root, "flowers-102", ".")
     sets, labels = matlab(home / "setid.mat"), np.atleast_1d(matlab(home / "imagelabels.mat")["labels"])
     ids = np.hstack([sets[key] for key in (("trnid", "valid") if split == "train" else ("tstid",))])
+    from torchvision.datasets import Flowers102
+
     classes = getattr(Flowers102, "classes", [f"flower {number}" for number in range(1, 103)])  # torchvision ≥ 0.22
     names = tuple(f"jpg/image_{image:05d}.jpg" for image in ids)
     return Listing(home, names, integers(labels[ids - 1]).sub(1), tuple(classes))

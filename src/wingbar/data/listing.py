@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import errno
 import importlib
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from wingbar.types import UserError
+from wingbar.errors import UserError, known
 
 __all__ = ["Listing", "allot", "draw", "either", "hold_out", "integers", "known", "matlab", "need", "rows", "table"]
 
@@ -146,14 +145,6 @@ def matlab(path: Path) -> dict[str, Any]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
-
-
-def known(what: str, name: str, offered: Collection[str]) -> None:
-    """Nothing, if the name is offered; otherwise a sentence with the nearest one."""
-    if name not in offered:
-        close = difflib.get_close_matches(name, offered, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(offered) or 'none'}"
-        raise UserError(f"there is no {what} {name!r}; {hint}")
 
 
 def integers(values: Iterable[Any]) -> Int[Tensor, " n"]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wingbar.data.entry import check_images
 from wingbar.data.locks import share
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["OnDisk", "mapped"]
 

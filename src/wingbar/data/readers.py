@@ -6,10 +6,9 @@ import csv
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from torchvision.datasets import CIFAR100, FGVCAircraft, Flowers102, OxfordIIITPet
 
 from wingbar.data import layouts, own
 from wingbar.data.listing import Listing, known
@@ -37,6 +36,11 @@ class Dataset(NamedTuple):
     download: Callable[[Path], object] | None = None
 
 
+def _by_torchvision(name: str) -> Callable[[Path], object]:
+    """A download by the class of this name; torchvision takes longer to import than torch, so nobody else waits."""
+    return lambda root: getattr(import_module("torchvision.datasets"), name)(root, download=True)
+
+
 VGG = "https://www.robots.ox.ac.uk/~vgg/data"
 
 DATASETS: dict[str, Dataset] = {
@@ -59,7 +63,7 @@ DATASETS: dict[str, Dataset] = {
         f"fetch {VGG}/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz and unpack it in {{root}}",
         Counts(6667, 3333, 100),
         {"family": Counts(6667, 3333, 70), "manufacturer": Counts(6667, 3333, 30)},
-        lambda root: FGVCAircraft(root, download=True),
+        _by_torchvision("FGVCAircraft"),
     ),
     "gtsrb": Dataset(  # torchvision downloads the competition's first training set, which is smaller: 26,640 images
         "GTSRB",
@@ -82,7 +86,7 @@ DATASETS: dict[str, Dataset] = {
         layouts.cifar100,
         "fetch https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz and unpack it in {root}",
         Counts(50000, 10000, 100),
-        download=lambda root: CIFAR100(root, download=True),
+        download=_by_torchvision("CIFAR100"),
     ),
     "imagenet100": Dataset(
         "ImageNet-100",
@@ -96,14 +100,14 @@ DATASETS: dict[str, Dataset] = {
         layouts.flowers102,
         f"fetch 102flowers.tgz, imagelabels.mat and setid.mat from {VGG}/flowers/102 and unpack them in {{root}}",
         Counts(2040, 6149, 102),
-        download=lambda root: Flowers102(root, download=True),
+        download=_by_torchvision("Flowers102"),
     ),
     "pets": Dataset(
         "Oxford-IIIT Pets",
         layouts.pets,
         f"fetch images.tar.gz and annotations.tar.gz from {VGG}/pets and unpack them in {{root}}",
         Counts(3680, 3669, 37),
-        download=lambda root: OxfordIIITPet(root, download=True),
+        download=_by_torchvision("OxfordIIITPet"),
     ),
     "dogs": Dataset(
         "Stanford Dogs",

@@ -23,7 +23,7 @@ from wingbar.data.entry import (
     row_bytes,
 )
 from wingbar.data.locks import Holder, alone, is_shared
-from wingbar.types import UserError
+from wingbar.errors import UserError
 
 __all__ = ["FEATURES", "SUM", "Cleared", "Kept", "clear", "entries", "features_size", "read_features", "verify"]
 

@@ -14,8 +14,9 @@ from wingbar.data.census import Exam, examine_all
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
 from wingbar.data.store import Broken
-from wingbar.doctor.folder import check_folder, write
+from wingbar.doctor.folder import write
 from wingbar.doctor.neighbours import embed, open_encoder
+from wingbar.doctor.options import check_encoder, check_folder, check_numbers
 from wingbar.doctor.pairs import Subjects, find_pairs, group_pairs
 from wingbar.doctor.report import Entry, Report, Settings, split_facts
 from wingbar.doctor.verdicts import judge
@@ -25,8 +26,6 @@ from wingbar.train.progress import Bar
 from wingbar.types import UserError
 
 __all__ = ["check"]
-
-FARTHEST = 16  # a quarter of the hash: beyond, any two pictures may be as close
 
 
 def check(
@@ -39,7 +38,7 @@ def check(
     near: int = 8,
     cosine: float = 0.9,
     device: str = "auto",
-    workers: int | None = None,
+    workers: int = 0,
     quiet: bool = False,
 ) -> Report:
     """Examine the data set at `path`; with `out`, a folder, also write report.json and pairs.png there.
@@ -47,9 +46,8 @@ def check(
     Without `name`, the kind of data set is guessed. `encoder` is a run's folder, a weights file, or a model's name
     together with `weights`.
     """
-    _check_numbers(near=near, cosine=cosine, workers=workers)
-    if weights and not encoder:
-        raise UserError(f"weights {weights} came without an encoder; say which with --encoder, for example resnet50")
+    check_numbers(near=near, cosine=cosine, workers=workers)
+    check_encoder(encoder, weights)
     found = name or guess(path)
     if out is not None:
         check_folder(Path(out), str(path))
@@ -76,19 +74,10 @@ def check(
     return report
 
 
-def _check_numbers(*, near: int, cosine: float, workers: int | None) -> None:
-    if not 0 <= near <= FARTHEST:
-        raise UserError(f"near is {near}; it counts differing bits of 64, choose 0 to {FARTHEST}")
-    if not 0 < cosine <= 1:
-        raise UserError(f"cosine is {cosine}; it lies between 0 and 1, say 0.9")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers is {workers}; choose 1 or more, or leave it out for one per core")
-
-
 # --- the pictures ----------------------------------------------------------------------------------------------------
 
 
-def _examine(split: str, listing: Listing, workers: int | None, *, quiet: bool) -> list[Exam | Broken]:
+def _examine(split: str, listing: Listing, workers: int, *, quiet: bool) -> list[Exam | Broken]:
     with Bar(f"examining {split}", len(listing.names), quiet=quiet) as bar:
         results = examine_all(listing, workers=workers, progress=bar.reach)
     broken = [result for result in results if isinstance(result, Broken)]

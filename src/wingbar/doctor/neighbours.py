@@ -13,8 +13,7 @@ from wingbar.data.listing import Listing
 from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.encoder import Encoder, check_size
-from wingbar.types import UserError
-from wingbar.weights import FILE_ENDINGS, encoder_with_weights, load_encoder
+from wingbar.weights import encoder_with_weights, load_encoder
 
 __all__ = ["embed", "open_encoder"]
 
@@ -28,12 +27,8 @@ def open_encoder(what: str, weights: str = "") -> Encoder:
         encoder = encoder_with_weights(what, weights).eval()
     elif path.is_dir():
         encoder = load_encoder(path / "encoder.safetensors")
-    elif path.exists() or path.suffix in FILE_ENDINGS:
-        encoder = load_encoder(path)
     else:
-        raise UserError(
-            f"{what!r} is no run and no weights file; a model's name needs --weights, a file or say IMAGENET1K_V2"
-        )
+        encoder = load_encoder(path)
     check_size(encoder, SIZE)
     return encoder
 

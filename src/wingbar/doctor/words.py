@@ -16,7 +16,7 @@ __all__ = ["tell"]
 
 def tell(report: Report, out: Path, console: Console) -> None:
     """Print the report; `out` is where it lies."""
-    how = "guessed; say --name if it is something else" if report.guessed else "as told"
+    how = "guessed; say --data.name if it is something else" if report.guessed else "as told"
     console.print(f"{_printable(report.path)} was read as [bold]{report.name}[/bold] ({how})")
     console.print(_splits(report))
     if report.pairs:

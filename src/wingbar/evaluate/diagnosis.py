@@ -14,7 +14,7 @@ from torch import Tensor
 from wingbar.evaluate.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.evaluate.verdicts import Diagnosis, Signs, judge
 from wingbar.losses import alignment
-from wingbar.settings import from_json
+from wingbar.settings import read_config
 from wingbar.types import UserError
 
 __all__ = ["Record", "diagnose", "facts", "read_record", "signs_of"]
@@ -80,7 +80,7 @@ def _with_record(signs: Signs, record: Record) -> Signs:
 def read_record(run: Path) -> Record:
     """What the run in this folder tells about its training."""
     try:
-        config = from_json((run / "config.json").read_text(encoding="utf-8"))
+        config = read_config(run / "config.json")
         images = int(json.loads((run / "environment.json").read_text(encoding="utf-8"))["images"])
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     except (OSError, KeyError, json.JSONDecodeError) as error:

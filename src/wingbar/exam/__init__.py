@@ -1,8 +1,16 @@
 """`wingbar evaluate`: encoders of any origin sit the protocols of `wingbar.evaluate` on one data set."""
 
-from wingbar.exam.command import examine
-from wingbar.exam.options import Evaluate
-from wingbar.exam.protocols import PROTOCOLS
-from wingbar.exam.subject import Subject
+from typing import TYPE_CHECKING
 
-__all__ = ["PROTOCOLS", "Evaluate", "Subject", "examine"]
+from wingbar.lazy import lazily
+
+if TYPE_CHECKING:
+    from wingbar.exam.options import Evaluate as Evaluate
+    from wingbar.exam.protocols import PROTOCOLS as PROTOCOLS
+    from wingbar.exam.sitting import examine as examine
+    from wingbar.exam.subject import Subject as Subject
+else:
+    lazily(
+        __name__,
+        {"options": "Evaluate", "protocols": "PROTOCOLS", "sitting": "examine", "subject": "Subject"},
+    )

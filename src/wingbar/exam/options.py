@@ -8,7 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
+from wingbar.words import OUT
+
 __all__ = ["Attention", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "Retrieval"]
+
+PROTOCOL_NAMES = ("retrieval", "knn", "linear", "labels", "linear-paper", "doctor", "attention", "finetune")
+ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
 
 
 @dataclass(frozen=True)
@@ -116,12 +121,12 @@ class Evaluate:
     """Score frozen encoders on a labelled data set: one table, intervals, and paired tests against the first."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Runs (folders), weights files, or names of torchvision or timm models with --weights; several give one table."""
+    """Runs (folders), weights files, or names of models with --encoder.weights; several give one table."""
     protocols: tuple[str, ...] = ("retrieval", "knn", "linear")
     """Any of those in docs/protocol.md; `all` is everything but finetune, which trains the whole encoder."""
-    encoder: str = ""
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = ""
     """Architecture of weights files that do not say it: resnet50, timm/vit_small_patch16_224."""
-    weights: str = ""
+    weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = ""
     """Of models that are given by name: a file, a name such as IMAGENET1K_V1, or `random`."""
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics: after training, of the weights a run began with, or of plain training images."""
@@ -136,7 +141,7 @@ class Evaluate:
     paper: Paper = field(default_factory=Paper)
     attention: Attention = field(default_factory=Attention)
     finetune: Finetune = field(default_factory=Finetune)
-    out: Path | None = None
+    out: Annotated[Path | None, OUT] = None
     """Folder for metrics.jsonl and per-image values; `evaluation` in the first run, or here, if not given."""
     seed: int = 0
     """Of draws, crops and probes; not of the runs, which have their own."""

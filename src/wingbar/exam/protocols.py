@@ -24,9 +24,7 @@ from wingbar.exam.result import Result, percent
 from wingbar.exam.subject import Subject
 from wingbar.machine import choose_autocast
 
-__all__ = ["ON_REQUEST", "PROTOCOLS"]
-
-ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
+__all__ = ["PROTOCOLS"]
 
 CROPS = 512  # images embedded at once
 
@@ -158,7 +156,7 @@ def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float
     return embed
 
 
-PROTOCOLS: dict[str, Callable[[Subject, Evaluate], Result]] = {
+PROTOCOLS: dict[str, Callable[[Subject, Evaluate], Result]] = {  # of options.PROTOCOL_NAMES, in that order
     "retrieval": _retrieval,
     "knn": _knn,
     "linear": _linear,

@@ -20,7 +20,7 @@ from wingbar.evaluate.scores import Score, per_class
 from wingbar.exam.result import Result
 from wingbar.exam.subject import Subject
 from wingbar.files import append, read_lines
-from wingbar.runfolder import installed
+from wingbar.provenance import installed
 from wingbar.tensors import save_tensors
 
 __all__ = ["commit", "provenance", "read_result", "write_result"]

@@ -11,7 +11,7 @@ from typing import Any
 from wingbar.config import Config
 from wingbar.files import read_lines
 from wingbar.runfolder import is_run
-from wingbar.settings import from_json
+from wingbar.settings import read_config
 from wingbar.types import UserError
 
 __all__ = ["Chronicle", "read_chronicles"]
@@ -43,7 +43,7 @@ def read_chronicles(folders: Sequence[Path]) -> list[Chronicle]:
 def _read(folder: Path) -> Chronicle:
     if not is_run(folder) or not (folder / "config.json").exists():
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
-    config = from_json((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder / "config.json")
     made_with = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     lines = read_lines(folder / "metrics.jsonl")
     if not lines:

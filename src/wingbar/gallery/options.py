@@ -8,10 +8,17 @@ from typing import Annotated, Literal
 
 import tyro
 
+from wingbar.config import FILE_ENDINGS, Config
+from wingbar.errors import UserError
 from wingbar.exam.options import Data
+from wingbar.exam.wanted import Wanted, data_of, find_place, find_wanted
+from wingbar.settings import check_device
 from wingbar.show.style import Format
+from wingbar.words import OUT
 
-__all__ = ["Cam", "Map", "Neighbours", "Show", "Spread"]
+__all__ = ["PICTURES", "Cam", "Map", "Neighbours", "Show", "Spread", "resolve"]
+
+PICTURES = ("pairs", "cam", "spread", "curves", "neighbours", "map")  # in the order of a report
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Show:
     """Draw what runs and encoders have to show; several given together are drawn side by side."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Runs (folders), weights files, or names of models with --weights, and the pictures wanted; all if none is."""
+    """Runs (folders), weights files, names of models with --encoder.weights, and the pictures wanted; all if none."""
     images: int = 6
     """Images in a picture."""
     split: Literal["test", "train"] | None = None
@@ -64,9 +71,9 @@ class Show:
     """Of the paper drawn on."""
     formats: tuple[Format, ...] = ("png", "svg")
     """Files of each picture."""
-    encoder: str = ""
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = ""
     """Architecture of weights files that do not say it: resnet50, timm/vit_small_patch16_224."""
-    weights: str = ""
+    weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = ""
     """Of models that are given by name: a file, a name such as IMAGENET1K_V1, or `random`."""
     bn: Literal["as-trained", "initial", "recalibrated"] = "as-trained"
     """BatchNorm's statistics of encoders, as `wingbar evaluate` has them."""
@@ -77,7 +84,7 @@ class Show:
     neighbours: Neighbours = field(default_factory=Neighbours)
     map: Map = field(default_factory=Map)
     data: Data = field(default_factory=Data)
-    out: Path | None = None
+    out: Annotated[Path | None, OUT] = None
     """Folder for the files; `pictures` in the first run, or here, if not given."""
     seed: int = 0
     """Chooses the images."""
@@ -85,3 +92,26 @@ class Show:
     """auto, cpu or cuda."""
     quiet: bool = False
     """Show neither bars nor notes."""
+
+
+def resolve(asked: Show) -> tuple[list[Wanted], Config, Path]:
+    """The encoders, the data and the folder of pictures; what makes no sense is refused."""
+    wanted = [find_wanted(word, weights=asked.weights) for word in _encoders(asked)]
+    config, out = data_of(wanted, asked.data), find_place(asked.out, wanted, "pictures")
+    check_device(asked.device)
+    if asked.images < 1:
+        raise UserError(f"--images {asked.images} shows nothing; give at least 1")
+    return wanted, config, out
+
+
+def _encoders(asked: Show) -> list[str]:
+    """Every word that names no picture."""
+    words = [word for word in dict.fromkeys(asked.what) if word not in PICTURES]
+    if not words:
+        raise UserError(
+            "nothing to show; give a run's folder, a weights file, or a model's name with --encoder.weights"
+        )
+    for word in words:
+        if not asked.weights and not Path(word).expanduser().exists() and Path(word).suffix not in FILE_ENDINGS:
+            raise UserError(f"{word!r} is neither a run nor a picture; pictures are {', '.join(PICTURES)}")
+    return words

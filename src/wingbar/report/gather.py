@@ -10,16 +10,16 @@ from typing import Any
 from wingbar.config import Config
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.compare import twins
-from wingbar.exam.options import Data, Evaluate
+from wingbar.exam.options import Evaluate
 from wingbar.exam.record import commit
 from wingbar.exam.subject import Subject
 from wingbar.gallery.visit import Visit, short_names
+from wingbar.provenance import installed
 from wingbar.report.contents import Command, PaperValues, Report, Scored, Verdict
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.report.pictures import gather_figures
 from wingbar.report.scores import method_in_words, on_record, paper_row, verdict
-from wingbar.runfolder import installed
 
 __all__ = ["gather_report"]
 
@@ -121,7 +121,7 @@ def _commands(candidates: Sequence[Candidate], names: Sequence[str], asked: Aske
         for name, candidate in zip(names, candidates, strict=True)
     ]
     evaluate = ["wingbar", "evaluate", *asked.what, *_flags(asked, "protocols", "bn", "view", "data", "seed")]
-    shown = _flags(asked, "protocols", "images", "points", "how", "bn", "view", "data", "seed")
+    shown = _flags(asked, "protocols", "images", "bn", "view", "map", "data", "seed")
     return [
         *training,
         Command("Score again", shlex.join(evaluate)),
@@ -131,10 +131,11 @@ def _commands(candidates: Sequence[Candidate], names: Sequence[str], asked: Aske
 
 def _flags(asked: AskedReport, *options: str) -> list[str]:
     """Those of the options that were said otherwise than by default, as on the command line."""
-    said, usual = ({**vars(one), **_prefixed(one.data)} for one in (asked, AskedReport(asked.what)))
-    wanted = [name for name in said if name.partition(".")[0] in options and name != "data"]
+    said, usual = ({**vars(one), **_grouped(one)} for one in (asked, AskedReport(asked.what)))
+    wanted = [name for name in said if name.partition(".")[0] in options and name not in ("data", "map")]
     return [word for name in wanted if said[name] != usual[name] for word in flag(name, said[name])]
 
 
-def _prefixed(data: Data) -> dict[str, Any]:
-    return {f"data.{name}": value for name, value in vars(data).items()}
+def _grouped(asked: AskedReport) -> dict[str, Any]:
+    groups = {"map": asked.map, "data": asked.data}
+    return {f"{group}.{name}": value for group, options in groups.items() for name, value in vars(options).items()}

@@ -15,6 +15,7 @@ from wingbar.exam.subject import Subject
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.contents import Origin, Setting
 from wingbar.settings import named
+from wingbar.words import OF_THE_WHOLE
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
@@ -58,10 +59,10 @@ def train_command(config: Config, recipe: str) -> str:
 def flag(setting: str, value: Any) -> list[str]:
     """A setting on the command line.
 
-    >>> flag("run.channels_last", False), flag("synth.criteria", ("gradcam",)), flag("points", 10)
-    (['--run.no-channels-last'], ['--synth.criteria', 'gradcam'], ['--points', '10'])
+    >>> flag("run.channels_last", False), flag("synth.criteria", ("gradcam",)), flag("run.seed", 1)
+    (['--run.no-channels-last'], ['--synth.criteria', 'gradcam'], ['--seed', '1'])
     """
-    *parts, name = setting.replace("_", "-").split(".")
+    *parts, name = OF_THE_WHOLE.get(setting, setting).replace("_", "-").split(".")
     if isinstance(value, bool):
         return ["--" + ".".join([*parts, name if value else f"no-{name}"])]
     return ["--" + ".".join([*parts, name]), *map(str, value if isinstance(value, tuple) else (value,))]

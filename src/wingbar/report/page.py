@@ -17,6 +17,7 @@ from wingbar.report.charts import panel_json, spreads_json
 from wingbar.report.contents import Figures, Report
 from wingbar.report.figures import attended_json, flocks_json, ladder_json, pairs_json, ranking_json
 from wingbar.report.tables import scores_json, tests_json
+from wingbar.terminal import printable
 
 __all__ = ["make_page", "report_json"]
 
@@ -28,7 +29,7 @@ def make_page(report: Report) -> str:
     style, script = _asset("report.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     parts = {
         "policy": _policy(style, script),
-        "title": html.escape(report.title),
+        "title": html.escape(printable(report.title)),
         "style": style,
         "script": script,
         "data": _embedded(report_json(report)),
@@ -78,15 +79,17 @@ def _figures_json(figures: Figures) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Tensors and tuples as lists, named tuples as objects, numbers that JSON does not know as null.
+    r"""Tensors and tuples as lists, named tuples as objects, numbers that JSON does not know as null, text as text.
 
-    >>> plain({"a": (1, float("nan"))})
-    {'a': [1, None]}
+    >>> plain({"a": (1, float("nan"), "no Unicode: \udcff")})
+    {'a': [1, None, 'no Unicode: \\udcff']}
     """
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {printable(str(name)): plain(inner) for name, inner in value.items()}
     if hasattr(value, "_asdict"):
         return plain(value._asdict())
     if isinstance(value, list | tuple):

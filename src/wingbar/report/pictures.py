@@ -129,7 +129,7 @@ def _curves(visit: Visit) -> list[Panel]:
 def _flocks(everyone: Mapping[str, Subject], asked: AskedReport) -> list[Flock]:
     """A map of each; all show the classes in colour that the last one finds most alike."""
     flocks = [
-        gather_flock(subject, name, how=asked.how, points=asked.points, seed=asked.seed)
+        gather_flock(subject, name, how=asked.map.how, points=asked.map.points, seed=asked.seed)
         for name, subject in everyone.items()
     ]
     return [flock._replace(marked=flocks[-1].marked) for flock in flocks]

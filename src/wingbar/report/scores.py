@@ -8,10 +8,10 @@ from typing import Any
 
 from wingbar.config import Config
 from wingbar.evaluate.verdicts import Severity
-from wingbar.exam.command import sit
 from wingbar.exam.options import Evaluate
 from wingbar.exam.record import read_result
 from wingbar.exam.result import Result
+from wingbar.exam.sitting import sit
 from wingbar.exam.subject import Subject
 from wingbar.exam.table import Row
 from wingbar.report.contents import PaperValues, Verdict

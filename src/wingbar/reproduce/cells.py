@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.config import Config
+from wingbar.config import FILE_ENDINGS, Config
 from wingbar.exam.splits import split_digest
 from wingbar.images import count, find_source
 from wingbar.recipes import recipe_named
@@ -17,7 +17,6 @@ from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocol
 from wingbar.runfolder import FREE
 from wingbar.settings import changed, check_limits, key_of, named, parsed
 from wingbar.types import UserError
-from wingbar.weights import FILE_ENDINGS
 
 __all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
 
@@ -112,7 +111,9 @@ def _weights(given: str) -> str:
         with path.open("rb") as file:
             return sha256(file.read()).hexdigest()
     if path.suffix in FILE_ENDINGS:
-        raise UserError(f"the weights file {given} does not exist; give --weights a file, a weight's name or random")
+        raise UserError(
+            f"the weights file {given} does not exist; give --encoder.weights a file, a weight's name or random"
+        )
     return given
 
 

@@ -10,20 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from wingbar.bench.step import METHOD_UNITS, MOCO_UNITS, time_step
+from wingbar.bench.step import time_step
 from wingbar.config import Config
 from wingbar.files import Line, read_lines
 from wingbar.machine import choose_device, gpu_name, will_compile
 from wingbar.reproduce.cells import Cell, is_trained
 from wingbar.reproduce.tables import FROZEN
 from wingbar.settings import changed
+from wingbar.stages import DECODER_UNITS, METHOD_UNITS, MOCO_UNITS, step_units
 
-__all__ = ["remaining_seconds", "step_units"]
+__all__ = ["remaining_seconds"]
 
-# Work in passes of the encoder per image, a backward counting as two (wingbar.bench.step): SimSiam sees two views with
-# gradient; a light decoder costs less than an encoder, which is asked once per image while it is initialised. Probes
-# embed crops uncompiled, which takes twice as long.
-SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS, CROP_UNITS, FINETUNE_UNITS = 6, 6, 1, 2, 2, 3
+# Passes of the encoder per image, as in wingbar.stages. Probes embed crops uncompiled, which takes twice as long.
+CROP_UNITS, FINETUNE_UNITS = 2, 3
 COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps, twice that with pairs; all but the probe
 TIMED_BATCH = 4  # enough to time a CPU by
 
@@ -41,19 +40,6 @@ def remaining_seconds(
     on_gpu = choose_device(device).type == "cuda"
     training = left * _training_units(cell) / speed + COMPILING * _compilations(cell)
     return training + _exam_units(cell, probe_epochs) / speed + SCORING * on_gpu
-
-
-def step_units(config: Config) -> int:
-    """Encoder passes per image of a training step.
-
-    >>> step_units(Config())
-    14
-    """
-    base = MOCO_UNITS if config.method.name == "moco" else SIMSIAM_UNITS
-    if not config.synth.on:
-        return base
-    pairs = METHOD_UNITS - MOCO_UNITS if config.synth.nu else REBUILD_UNITS
-    return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
 
 
 def _compilations(cell: Cell) -> int:

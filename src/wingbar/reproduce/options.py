@@ -8,12 +8,13 @@ from typing import Annotated
 
 import tyro
 
-from wingbar.data.listing import known
+from wingbar.config import Config
+from wingbar.errors import UserError, known
 from wingbar.files import check_place
-from wingbar.machine import choose_device
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.tables import DATASETS, TABLES, Row
-from wingbar.types import UserError
+from wingbar.settings import changed, check_device, check_limits, parsed
+from wingbar.words import OUT
 
 __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 
@@ -36,15 +37,15 @@ class Reproduce:
     """Recipes that stand in the tables as further rows."""
     set: tuple[str, ...] = ()
     """Settings of every cell, as name=value words: optim.lr=0.01 encoder.batchnorm=frozen."""
-    encoder: str = "resnet50"
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
     """Any torchvision or timm model."""
-    weights: str = "IMAGENET1K_V1"
+    weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = "IMAGENET1K_V1"
     """Where it starts: a local file, a weight's name in its library, or `random`."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed")] = (0,)
     """Every cell is made once with each."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, tyro.conf.arg(name="run.epochs")] = None
     """Epochs of training; the recipe's if not given."""
-    probe_epochs: int = 100
+    probe_epochs: Annotated[int, tyro.conf.arg(name="paper.epochs")] = 100
     """Epochs of the paper's linear probe."""
     minutes: float | None = None
     """Time to spend: no cell begins that would not end within it."""
@@ -56,7 +57,7 @@ class Reproduce:
     """End with a report of the runs, an HTML file for each table and data set, where every cell is made."""
     dry_run: bool = False
     """Only show the cells, what is done, and the time the others will take."""
-    out: Path = Path("runs/reproduce")
+    out: Annotated[Path, OUT] = Path("runs/reproduce")
     """Folder for the runs."""
     results: Path = Path("results")
     """Folder for a line per number (.jsonl) and the tables (.md, .csv, .tex)."""
@@ -74,21 +75,22 @@ def check(asked: Reproduce) -> None:
     for table in asked.tables:
         chosen_rows(table, asked)
     for device in asked.device:
-        choose_device(device)
+        check_device(device)
     _check_numbers(asked)
+    check_limits(changed(Config(), parsed(asked.set)))
     for folder in (asked.out, asked.results):
         check_place(folder, remedy="give --out and --results other folders")
 
 
 def _check_numbers(asked: Reproduce) -> None:
     if not asked.seeds or min(asked.seeds) < 0:
-        raise UserError(f"seeds are {asked.seeds}; give one or more whole numbers from 0 on")
+        raise UserError(f"--seed is {asked.seeds}; give one or more whole numbers from 0 on")
     if (asked.jobs is not None and asked.jobs < 1) or not asked.device:
         raise UserError(f"{asked.jobs} jobs on {len(asked.device)} devices do nothing; give at least one of each")
     if asked.minutes is not None and not asked.minutes >= 0:
         raise UserError(f"minutes is {asked.minutes}; give a number from 0 on")
     if asked.probe_epochs < 1:
-        raise UserError(f"probe_epochs is {asked.probe_epochs}; give at least 1")
+        raise UserError(f"--paper.epochs is {asked.probe_epochs}; give at least 1")
 
 
 def roots(asked: Reproduce) -> dict[str, str]:

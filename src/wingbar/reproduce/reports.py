@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wingbar.paper import scores
-from wingbar.report.command import write_report
 from wingbar.report.options import AskedReport
+from wingbar.report.writing import write_report
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.plan import Job, state_of

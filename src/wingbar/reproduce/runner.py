@@ -17,13 +17,13 @@ from typing import Any
 
 from wingbar.bench.step import memory_given_back
 from wingbar.data.locks import Holder, alone
+from wingbar.errors import Interrupted
 from wingbar.files import Line, NotWritten
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, Place, state_of
 from wingbar.reproduce.results import FAILED, append, read, read_all, write_values
 from wingbar.reproduce.tables import TABLES, measures, reported
-from wingbar.train.checkpoint import Interrupted
 from wingbar.types import UserError
 
 __all__ = ["adopt", "make_all"]

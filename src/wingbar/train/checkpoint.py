@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from wingbar.errors import Interrupted, UserError
 from wingbar.files import atomic
 from wingbar.train.optim import Optimizers
-from wingbar.types import Output, UserError
+from wingbar.types import Output
 
-__all__ = ["Interrupted", "Keeper", "Position", "capture", "read", "restore", "write"]
+__all__ = ["Keeper", "Position", "capture", "read", "restore", "write"]
 
 VERSION = 2  # 2: encoder and projector are two groups of the optimiser
 
@@ -68,14 +69,14 @@ def read(path: Path) -> tuple[Position, dict[str, Any]]:
     """Position and state in a checkpoint; tensors only, nothing in it is executed."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+        version, position = state["version"], Position(**state["position"])
     except Exception as error:  # torch raises anything at all, with paragraphs of advice that is not for users
         raise UserError(
             f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it complete, and one of wingbar's?"
         ) from error
-    version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:
         raise UserError(f"the checkpoint {path} has format {version}, this version reads {VERSION}")
-    return Position(**state["position"]), state
+    return position, state
 
 
 def _cloned(tree: Any) -> Any:
@@ -86,14 +87,6 @@ def _cloned(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_cloned(value) for value in tree]
     return tree
-
-
-class Interrupted(Exception):
-    """Not an error: the run was asked to stop by this signal, saved its state and did."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal}")
-        self.signal = signal
 
 
 class Keeper:

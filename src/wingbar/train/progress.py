@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["Bar", "summary"]
+__all__ = ["Bar", "Pace", "hours", "summary", "working"]
 
 LOSSES = ("base", "rebuild", "pair")
-SECONDS_BETWEEN_LINES = 20.0
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 600.0  # seconds between two lines: each pause is twice the one before
+
+
+@contextmanager
+def working(title: str, *, quiet: bool = False) -> Iterator[None]:
+    """Work of unknown length: something turns beside its title; a line where there is no terminal."""
+    console = Console(stderr=True)
+    if not quiet and console.is_terminal:
+        with console.status(f"{title} …"):
+            yield
+        return
+    if not quiet:
+        print(f"{title} …", file=sys.stderr, flush=True)
+    yield
 
 
 def summary(line: dict[str, Any]) -> str:
@@ -28,28 +44,67 @@ def _chance(line: dict[str, Any], name: str) -> str:
     return f" (chance {level:.2f})" if level is not None else ""
 
 
-class Bar:
-    """A progress bar for `total` steps, `done` of them already, with a `note` beside it; quiet ones say nothing."""
+def hours(seconds: float) -> str:
+    """Hours and minutes; a minute that has begun counts.
 
-    def __init__(self, title: str, total: int, *, done: int = 0, note: str = "", quiet: bool = False) -> None:
-        self.title, self.total, self.done, self.quiet = title, total, done, quiet
-        self.console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-        )
+    >>> hours(0), hours(20), hours(3 * 3600 + 5 * 60)
+    ('0:00 h', '0:01 h', '3:05 h')
+    """
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02} h"
+
+
+class Pace:
+    """How long a step takes: the first one warms up and is not counted, and of the others the later half is."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[int, float]] = []
+
+    def reach(self, done: int) -> None:
+        """So many steps are done now."""
+        self.marks.append((done, time.monotonic()))
+
+    @property
+    def timed(self) -> float:
+        """Seconds of the steps that are counted."""
+        return self.marks[-1][1] - self._middle[1] if self.marks else 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """Of one step; None before two are done."""
+        steps = self.marks[-1][0] - self._middle[0] if self.marks else 0
+        return self.timed / steps if steps > 0 else None
+
+    @property
+    def _middle(self) -> tuple[int, float]:
+        return self.marks[(len(self.marks) - 1) // 2]
+
+
+class Bar:
+    """A progress bar for `total` steps, `done` of them already, with a `note` beside it; quiet ones say nothing.
+
+    `later` is the work that comes behind it, in steps like its own: the time left is that of everything.
+    """
+
+    def __init__(
+        self, title: str, total: int, *, done: int = 0, later: float = 0.0, note: str = "", quiet: bool = False
+    ) -> None:
+        self.title, self.total, self.done, self.later, self.note = title, total, done, later, note
+        self.pace, self.began = Pace(), time.monotonic()
+        self.pause, self.spoke = FIRST_PAUSE, self.began
+        console = Console(stderr=True)
+        self.plain = not quiet and not console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+        fields = (TextColumn("{task.fields[left]}"), TextColumn("{task.fields[note]}"))
         self.live = Progress(
-            *columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=self.console,
-            disable=quiet or not self.console.is_terminal,
-        )  # fmt: skip
-        self.task = self.live.add_task(title, total=total, completed=done, note=note)
-        self.note, self.began, self.first, self.spoke = note, time.monotonic(), done, time.monotonic()
+            SpinnerColumn(), *columns, *fields, console=console, disable=quiet or not console.is_terminal
+        )
+        self.task = self.live.add_task(title, total=total, completed=done, left="", note=note)
 
     def __enter__(self) -> Bar:
         self.live.start()
+        if self.plain:
+            self._say()
         return self
 
     def __exit__(
@@ -57,12 +112,18 @@ class Bar:
     ) -> None:
         self.live.stop()
 
+    @property
+    def left(self) -> float | None:
+        """Seconds to the end of everything; None before the pace is known."""
+        return None if self.pace.seconds is None else self.pace.seconds * (self.total - self.done + self.later)
+
     def reach(self, done: int) -> None:
         """Show that `done` steps are done."""
         self.done = done
-        self.live.update(self.task, completed=done)
-        silent = self.quiet or self.console.is_terminal
-        if not silent and (done == self.total or time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES):
+        self.pace.reach(done)
+        self.live.update(self.task, completed=done, left=self._left())
+        if self.plain and (done == self.total or time.monotonic() - self.spoke >= self.pause):
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
             self._say()
 
     def tell(self, line: dict[str, Any]) -> None:
@@ -70,8 +131,12 @@ class Bar:
         self.note = summary(line)
         self.live.update(self.task, note=self.note)
 
+    def _left(self) -> str:
+        if self.left is None:
+            return ""
+        return f"{'about ' if self.later else ''}{hours(self.left)} left"  # the pace of what comes later is a guess
+
     def _say(self) -> None:
         self.spoke = time.monotonic()
-        per_step = (self.spoke - self.began) / max(1, self.done - self.first)
-        left = per_step * (self.total - self.done)
-        print(f"{self.title}  {self.done}/{self.total}  {left:.0f} s left  {self.note}", file=sys.stderr, flush=True)
+        parts = (self.title, f"{self.done}/{self.total}", self._left(), self.note)
+        print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)

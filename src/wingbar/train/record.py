@@ -13,25 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wingbar.errors import NonFiniteLoss
 from wingbar.files import append, read_lines, write_text
 from wingbar.types import Output
 
-__all__ = ["NonFiniteLoss", "Recorder", "trim_record"]
-
-REMEDIES = {
-    "base": "lower optim.lr, raise method.temperature, or use run.precision fp32",
-    "rebuild": "lower decoder.lr or synth.alpha, or use run.precision fp32",
-    "pair": "lower synth.eps_g, synth.eps_var or synth.nu, or raise synth.temperature",
-}
-
-
-class NonFiniteLoss(ArithmeticError):
-    """A loss became infinite or not a number: which, when, and what to try."""
-
-    def __init__(self, step: int, term: str, value: float) -> None:
-        remedy = REMEDIES.get(term, "lower optim.lr")
-        super().__init__(f"the loss term {term!r} became {value} at step {step}; {remedy}")
-        self.step, self.term = step, term
+__all__ = ["Recorder", "trim_record"]
 
 
 class Recorder:

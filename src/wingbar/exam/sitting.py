@@ -1,0 +1,72 @@
+"""Encoders of any origin sit the protocols on one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from wingbar.evaluate.scores import Score
+from wingbar.exam.candidates import Candidate, find_candidate
+from wingbar.exam.options import Evaluate
+from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.record import write_result
+from wingbar.exam.splits import open_splits
+from wingbar.exam.subject import Setting, Subject, check_candidate
+from wingbar.exam.table import Row
+from wingbar.exam.wanted import Wanted, chosen, resolve
+from wingbar.machine import choose_device
+
+__all__ = ["Examined", "examine", "sit"]
+
+
+class Examined(NamedTuple):
+    """All encoders with their scores, and where every number with its origin is written."""
+
+    rows: list[Row]
+    out: Path
+
+
+def examine(asked: Evaluate) -> Examined:
+    """Every encoder on every protocol, on one data set."""
+    wanted, config, out = resolve(asked)
+    protocols, candidates = chosen(asked.protocols), [_candidate(one, asked) for one in wanted]
+    setting = _setting(asked, choose_device(asked.device))
+    for candidate in candidates:
+        check_candidate(candidate, setting)  # before images are decoded for nothing
+    train, test = open_splits(config, setting.device, quiet=asked.quiet)
+    if "attention" not in asked.protocols and not test.annotated:
+        protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
+    subjects = [Subject(candidate, train, test, setting) for candidate in candidates]
+    return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
+
+
+def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> Row:
+    """One encoder on every protocol; each result is on the disk as soon as it is there."""
+    scores, words = dict[str, Score](), list[str]()
+    for name in protocols:
+        result = PROTOCOLS[name](subject, asked)
+        write_result(out, subject, name, result)
+        scores |= result.scores
+        words += result.words
+    return Row(subject.candidate, scores, words)
+
+
+def _candidate(wanted: Wanted, asked: Evaluate) -> Candidate:
+    return find_candidate(wanted, encoder=asked.encoder, weights=asked.weights, seed=asked.seed)
+
+
+def _setting(asked: Evaluate, device: torch.device) -> Setting:
+    return Setting(
+        device=device,
+        bn=asked.bn,
+        view=asked.view,
+        precision=asked.precision,
+        size=asked.data.size,
+        batch=asked.batch,
+        seed=asked.seed,
+        cache=asked.data.cache,
+        quiet=asked.quiet,
+    )

@@ -1,0 +1,68 @@
+"""Pictures of runs and encoders, each written as soon as it is drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wingbar.errors import UserError
+from wingbar.exam.candidates import Candidate, find_candidate
+from wingbar.exam.subject import Setting, check_candidate
+from wingbar.exam.wanted import Wanted
+from wingbar.gallery import cam, curves, map, neighbours, pairs, spread
+from wingbar.gallery.options import Show, resolve
+from wingbar.gallery.visit import Visit
+from wingbar.machine import choose_device
+from wingbar.show.style import save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "draw_pictures"]
+
+Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, and what they show
+
+FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # of options.PICTURES, in that order
+    "pairs": pairs.draw,
+    "cam": cam.draw,
+    "spread": spread.draw,
+    "curves": curves.draw,
+    "neighbours": neighbours.draw,
+    "map": map.draw,
+}
+
+
+def draw_pictures(asked: Show) -> Iterator[Path]:
+    """The files of every picture, as soon as they are written. Of those nobody named, some may be impossible."""
+    wanted, config, out = resolve(asked)
+    figures, candidates = [name for name in FIGURES if name in asked.what], [_candidate(one, asked) for one in wanted]
+    setting = _setting(asked)
+    for candidate in candidates:
+        check_candidate(candidate, setting)  # before images are decoded for nothing
+    visit = Visit(candidates, config, setting, asked.split)
+    for name in figures or FIGURES:
+        try:
+            for stem, page in FIGURES[name](visit, asked):
+                yield from save(page, out / stem, asked.formats)
+        except UserError as reason:
+            if name in figures:
+                raise
+            print(f"note: no {name}: {reason}", file=sys.stderr, flush=True)
+
+
+def _candidate(wanted: Wanted, asked: Show) -> Candidate:
+    return find_candidate(wanted, encoder=asked.encoder, weights=asked.weights, seed=asked.seed)
+
+
+def _setting(asked: Show) -> Setting:
+    return Setting(
+        device=choose_device(asked.device),
+        bn=asked.bn,
+        view=asked.view,
+        size=asked.data.size,
+        seed=asked.seed,
+        cache=asked.data.cache,
+        quiet=asked.quiet,
+    )

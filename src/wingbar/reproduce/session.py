@@ -1,0 +1,83 @@
+"""From the plan to the tables: make what is missing, show ours beside theirs."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from wingbar.machine import choose_device
+from wingbar.reproduce.options import Reproduce
+from wingbar.reproduce.plan import Job, estimated, make_plan, state_of
+from wingbar.reproduce.render import write_tables
+from wingbar.reproduce.reports import write_reports
+from wingbar.reproduce.results import FAILED, Recorded, read_all
+from wingbar.reproduce.runner import adopt, make_all
+from wingbar.reproduce.summary import summarise
+
+__all__ = ["work_through"]
+
+
+def work_through(asked: Reproduce) -> None:
+    """Make every cell that is missing, or say what that would take, and write the tables."""
+    deadline = math.inf if asked.minutes is None else time.time() + 60 * asked.minutes
+    for device in asked.device:
+        choose_device(device)  # it may not be here
+    jobs = make_plan(asked)
+    if asked.dry_run:
+        recorded = read_all(asked.results)
+        Console().print(plan_table(estimated(jobs, recorded, asked), recorded))
+        for reason in dict.fromkeys(job.cell.splits.reason for job in jobs if job.cell.splits.reason):
+            print(f"impossible: {reason}")
+        return
+    if asked.minutes is not None:
+        jobs = estimated(jobs, read_all(asked.results), asked)
+    to_the_end = make_all(jobs, asked, deadline=deadline)
+    adopt(jobs, asked)
+    recorded = read_all(asked.results)
+    for table in dict.fromkeys(asked.tables):
+        paths = write_tables(asked.results, table, summarise(table, jobs, recorded, asked))
+        print(paths[0].read_text(encoding="utf-8"))
+        print(f"Written to {', '.join(map(str, paths))}; every number with its origin is in {table}.jsonl there.")
+    for table in dict.fromkeys(asked.tables) if asked.report and _complete(jobs, recorded) else ():
+        for path in write_reports(table, jobs, recorded, asked):
+            print(f"{path}: pictures of the runs, to open in a browser.")
+    _farewell(jobs, recorded, stopped=not to_the_end)
+
+
+def _complete(jobs: Sequence[Job], recorded: Recorded) -> bool:
+    """Whether nothing is left but cells that failed."""
+    return all(state_of(job.cell, recorded) in ("finished", "impossible") or _failed(job, recorded) for job in jobs)
+
+
+def _failed(job: Job, recorded: Recorded) -> bool:
+    return bool(job.cell.splits.reason) or FAILED in recorded.get(job.cell.key, {})
+
+
+def plan_table(jobs: Sequence[Job], recorded: Recorded) -> Grid:
+    """Every cell with its state and the minutes it will take, and their sum."""
+    grid = Grid("in", "row", "data", "seed", "state", "minutes", title="wingbar reproduce, nothing is run")
+    for job in jobs:
+        cell, state = job.cell, state_of(job.cell, recorded)
+        tables = ", ".join(dict.fromkeys(place.table for place in job.places))
+        minutes = f"{job.seconds / 60:,.1f}" if state in ("new", "interrupted") else ""
+        grid.add_row(tables, job.places[0].row, cell.dataset, str(cell.seed), state, minutes)
+    grid.add_section()
+    grid.add_row("", "all together", "", "", "", f"{sum(job.seconds for job in jobs) / 60:,.1f}")
+    return grid
+
+
+def _farewell(jobs: Sequence[Job], recorded: Recorded, *, stopped: bool) -> None:
+    """What is left, and exit code 1 if cells failed."""
+    left = [job for job in jobs if state_of(job.cell, recorded) != "finished"]
+    failed = [job for job in left if _failed(job, recorded)]
+    if stopped or len(left) > len(failed):
+        count = len(left) - len(failed)
+        print(f"{count} of {len(jobs)} cells are not made yet; the same command goes on with them.")
+    if failed:
+        print(f"wingbar: {len(failed)} of {len(jobs)} cells failed, see the table for the reasons", file=sys.stderr)
+        sys.exit(1)

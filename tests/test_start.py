@@ -1,0 +1,212 @@
+"""Until there is something to compute, a command needs no torch: its help, its refusals and Ctrl-C come at once."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wingbar
+from wingbar import config, recipes, settings
+
+SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
+COMMANDS = ("try", "recipes", "train", "resume", "evaluate", "show", "report", "reproduce", "bench", "cache", "data")
+ANSWERED = [
+    "",
+    "--help",
+    "recipes",
+    *(f"{command} --help" for command in COMMANDS),
+    "train simsiam --help",
+    *(f"bench {name} --help" for name in ("step", "data", "train")),
+    "data check --help",
+    "cache clear --help",
+]
+REFUSED = {  # command line → what its one sentence is about
+    "trian": "'trian'",
+    "recipes please": "no arguments",
+    "train try-sinth": "'try-synth'",
+    "train": "run",
+    "train --out {free} --data.size 0": "data.size",
+    "train --out {free} --data.batch -1": "data.batch",
+    "train --out {free} --device gpu": "'gpu'",
+    "train --out {free} --encoder.weights {free}.pth": "does not exist",
+    "train --out {run}": "exists",
+    "train --out {run} --run.resume --data.batch 6": "data.batch",
+    "train --out {file}": "is a file",
+    "train --out {taken} --run.overwrite": "no wingbar run",
+    "resume {free}": "no wingbar run",
+    "resume {taken}": "no wingbar run",
+    "evaluate {free}": "no run and no weights file",
+    "evaluate {free}.pth": "does not exist",
+    "evaluate {run}": "no encoder yet",
+    "evaluate {taken}": "no wingbar run",
+    "evaluate resnet50 --encoder.weights random": "--data.root",
+    "evaluate resnet50 --encoder.weights random --data.root {taken} --data.size 0": "data.size",
+    "evaluate resnet50 --protocols knm": "'knn'",
+    "evaluate resnet50 --encoder.weights random --data.root {taken} --batch 0": "batch",
+    "evaluate resnet50 --encoder.weights random --data.root {taken} --out {file}": "is a file",
+    "show": "nothing to show",
+    "show pairs": "nothing to show",
+    "show {free}": "neither a run nor a picture",
+    "report {taken}": "no wingbar run",
+    "reproduce mian --data lookalike": "'main'",
+    "reproduce main": "--data",
+    "reproduce main --data lookalike --rows Hours": "row of main",
+    "reproduce main --data lookalike --set run.epohcs=1": "'run.epochs'",
+    "reproduce main --data lookalike --device gpu": "'gpu'",
+    "bench stpe": "'step'",
+    "bench step --cases our": "'ours'",
+    "bench train --recipes moko": "'moco'",
+    "bench step --out {file}": "is a file",
+    "data chek": "check",
+    "data check {free}": "does not exist",
+    "data check {taken} --near 17": "near",
+    "data check {taken} --encoder resnet50": "--encoder.weights",
+    "try --run.epochs 0 --out {free}": "run.epochs",
+    "try --out {taken}": "--out",
+}
+MISTYPED = ["train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"]
+# Runs every command line it is given, one after the other, and says what came of each.
+RUNNER = """
+import contextlib, io, json, sys
+from wingbar.cli import main
+
+def outcome(arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()) as refused:
+        try:
+            main(arguments)
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        except ImportError as error:
+            code = str(error)
+    return code, said.getvalue(), refused.getvalue()
+
+print(json.dumps([outcome(arguments) for arguments in json.load(sys.stdin)]))
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Ours, with the modules of a folder before all others."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(wingbar.__file__).parents[1])])}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> dict[str, Path]:
+    """A folder with a run that has no encoder yet, one with something else, a file, and a name that is free."""
+    home = tmp_path_factory.mktemp("places")
+    for name in ("run", "taken"):
+        (home / name).mkdir()
+    (home / "taken" / "notes.txt").touch()
+    (home / "run" / "environment.json").write_text(json.dumps({"wingbar": "0", "recipe": "default"}))
+    (home / "run" / "config.json").write_text(settings.to_json(config.Config()))
+    (home / "file").touch()
+    return {name: home / name for name in ("run", "taken", "file", "free")}
+
+
+def without(folder: Path, *names: str) -> dict[str, str]:
+    """An environment in which these modules cannot be imported."""
+    for name in names:
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name} was imported')")
+    return environment(folder)
+
+
+@pytest.fixture(scope="module")
+def outcomes(places, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
+    """Exit code, stdout and stderr of every command line, in a process that cannot import anything slow."""
+    lines = [*ANSWERED, *REFUSED, *MISTYPED]
+    arguments = [[word.format(**places) for word in line.split()] for line in lines]
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(arguments),
+        env=without(tmp_path_factory.mktemp("slow"), *SLOW),
+        cwd=places["free"].parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("line", ANSWERED)
+def test_help_and_lists_need_no_torch(line, outcomes):
+    code, said, refused = outcomes[line]
+    assert (code, refused) == (0, "") and said
+
+
+def test_every_recipe_is_listed_without_torch(outcomes):
+    assert all(name in outcomes["recipes"][1] for name in recipes.RECIPES)
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_mistakes_in_the_command_line_need_no_torch(line, outcomes):
+    code, said, refused = outcomes[line]
+    assert (code, said) == (2, "") and REFUSED[line] in refused
+
+
+@pytest.mark.parametrize("line", MISTYPED)
+def test_options_that_cannot_be_read_need_no_torch(line, outcomes):
+    code, said, refused = outcomes[line]
+    assert (code, said) == (2, "") and refused
+
+
+def test_refusals_leave_nothing_behind(outcomes, places):
+    assert {path.name for path in places["free"].parent.rglob("*")} == {
+        *("run", "taken", "file", "notes.txt", "environment.json", "config.json")
+    }
+
+
+@pytest.mark.parametrize("start", [["-m", "wingbar"], [str(Path(sys.executable).with_name("wingbar"))]])
+def test_ctrl_c_while_torch_is_imported_is_no_traceback(start, tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)")
+    done = subprocess.run(
+        [sys.executable, *start, "train", "--out", str(tmp_path / "run")],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "starting …\nwingbar: stopped\n")
+
+
+def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
+    """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
+    modules = "runs, story, exam.sitting, gallery.drawing, report.writing, reproduce.session, doctor.check, bench.step"
+    imports = ", ".join(f"wingbar.{name}" for name in modules.split(", "))
+    script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"
+    env = without(tmp_path, "timm", "torchvision", "matplotlib", "scipy")
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
+# --- names that are imported when they are asked for -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["wingbar", "wingbar.exam"])
+def test_every_name_is_where_the_type_checker_is_told_it_is(package):
+    """The imports that only a type checker reads, and the ones that are made, are the same."""
+    module = sys.modules[package]
+    told = {}
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("wingbar.") and node.module != "wingbar.lazy":
+            told |= {alias.name: node.module for alias in node.names}
+    assert sorted(told) == module.__all__ and set(told) <= set(dir(module))
+    for name, home in told.items():
+        assert getattr(module, name) is getattr(sys.modules[home], name)
+
+
+def test_the_function_train_is_not_lost_to_the_part_train():
+    script = "import wingbar.train.record, wingbar; assert callable(wingbar.train), wingbar.train"
+    subprocess.run([sys.executable, "-c", script], env=environment(Path()), check=True)
+
+
+def test_unknown_names_are_refused_as_python_does():
+    with pytest.raises(AttributeError, match="module 'wingbar' has no attribute 'trian'"):
+        _ = wingbar.trian

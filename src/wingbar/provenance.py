@@ -21,11 +21,12 @@ from wingbar.data.store import Store
 from wingbar.data.subset import as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
-from wingbar.runfolder import FREE, IMAGES, LOCK, UNREADABLE, differences
+from wingbar.runfolder import FREE, LOCK, UNREADABLE, differences
 from wingbar.settings import changed, from_json, named, to_json
 
 __all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
 
+IMAGES = "images.txt"
 OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", IMAGES, UNREADABLE)
 UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change
 

@@ -16,7 +16,7 @@ from wingbar.settings import changed, check_limits, check_root, check_together, 
 
 __all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
 
-UNREADABLE, IMAGES, LOCK = "unreadable.txt", "images.txt", ".lock"
+UNREADABLE, LOCK = "unreadable.txt", ".lock"
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),

@@ -74,7 +74,7 @@ def _verify(root: Path, keys: Sequence[str]) -> None:
             f"{len(damaged)} of {len(found)} in {root} are damaged, first {damaged[0]}; "
             "whoever needs one next makes it anew, and wingbar cache clear frees their space now"
         )
-    print(f"All {len(found)} in {root} are whole.")
+    print(f"All {len(found)} in {root} are whole." if found else f"There is nothing in {root}.")
 
 
 def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:

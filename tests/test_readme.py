@@ -65,7 +65,7 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     photos = [f"{species}/{number}.png" for species in ("wren", "tern") for number in range(8)]
     draw([Path("photos") / name for name in photos])
-    birds = [f"00{label}.{species}/{n}.png" for label, species in ((1, "Wren"), (2, "Tern")) for n in range(16)]
+    birds = [f"00{label}.{species}/{n}.png" for label, species in ((1, "Wren"), (2, "Tern")) for n in range(8)]
     draw([Path("data/CUB_200_2011/images") / name for name in birds])
     lay_out_cub(Path("data/CUB_200_2011"), birds)
     save_file(build_encoder("convnext_tiny").trunk.state_dict(), "my.safetensors")

@@ -169,7 +169,7 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(start, tmp_path):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "starting …\nwingbar: stopped\n")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "wingbar: stopped\n")
 
 
 # --- names that are imported when they are asked for -----------------------------------------------------------------

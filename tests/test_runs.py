@@ -188,8 +188,8 @@ def test_a_cpu_says_so_at_once_and_how_long_it_takes_as_soon_as_that_is_known(ph
     """Two epochs of two steps: after the second step, two hours are left."""
     wingbar.fit(photos, out=tmp_path / "a", recipe="moco", settings={**SMALL, "run.epochs": 2})
     said = capsys.readouterr().err.splitlines()
-    begun = [line for line in said if line.startswith(("note: ", "train"))]
-    assert "training on the CPU with" in begun[0] and begun[1].startswith("train")
+    first = next(place for place, line in enumerate(said) if line.startswith("train"))
+    assert any("training on the CPU with" in line for line in said[:first])
     notes = [place for place, line in enumerate(said) if line.startswith("note: on this CPU")]
     assert len(notes) == 1 and said[notes[0]].startswith("note: on this CPU the whole run ends in about 2:00 h; fewer ")
     assert said[notes[0] - 1].startswith("train  2/4  2:00 h left")

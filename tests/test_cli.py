@@ -466,5 +466,6 @@ def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path):
     arguments = train(tmp_path / "run", "--encoder.weights", str(tmp_path / "trap.pth"))
     done = subprocess.run([sys.executable, "-m", "wingbar", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("wingbar: ") and done.stderr.count("\n") == 1
+    *before, sentence = done.stderr.splitlines()
+    assert sentence.startswith("wingbar: ") and before in ([], ["starting …"])  # torch may take long to import
     assert [path.name for path in tmp_path.iterdir()] == ["trap.pth"]

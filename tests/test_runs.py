@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 
 import wingbar
 from wingbar.errors import UserError
+from wingbar.train import progress
 
 SMALL = {
     "data.size": 32,
@@ -192,6 +194,51 @@ def test_each_method_has_its_own_learning_rate(method, lr, rate, photos, tmp_pat
     out = wingbar.fit(photos, out=tmp_path / "run", recipe="intent", settings=settings).out
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert next(line["lr/encoder"] for line in lines if line["stage"] == "train") == pytest.approx(rate)
+
+
+# --- what is said while it runs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hour_long(monkeypatch):
+    """A clock that moves by an hour with every step, and nothing else."""
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock, reach = Clock(), progress.Bar.reach
+
+    def step(bar, done):
+        clock.now += 3600.0
+        reach(bar, done)
+
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress.Bar, "reach", step)
+
+
+def test_a_cpu_says_so_at_once_and_how_long_it_takes_as_soon_as_that_is_known(photos, tmp_path, hour_long, capsys):
+    """Two epochs of two steps: after the second step, two hours are left."""
+    wingbar.fit(photos, out=tmp_path / "a", recipe="moco", settings={**SMALL, "run.epochs": 2})
+    said = capsys.readouterr().err.splitlines()
+    first = next(place for place, line in enumerate(said) if line.startswith("train"))
+    assert any("training on the CPU with" in line for line in said[:first])
+    notes = [place for place, line in enumerate(said) if line.startswith("note: on this CPU")]
+    assert len(notes) == 1 and said[notes[0]].startswith("note: on this CPU the whole run ends in about 2:00 h; fewer ")
+    assert said[notes[0] - 1].startswith("train  2/4  2:00 h left")
+
+
+def test_the_time_left_counts_the_stages_to_come(photos, tmp_path, hour_long, capsys):
+    """In passes of the encoder per image, training is 14 and a decoder's step 2: 6 steps of the one are 42 of these."""
+    settings = {**SMALL, "decoder.epochs": 2}
+    wingbar.fit(photos, out=tmp_path / "a", settings=settings)
+    said = capsys.readouterr().err
+    assert re.findall(r"decoder  (\d)/4  (.*?) left", said) == [
+        *(("2", "about 44:00 h"), ("3", "about 43:00 h"), ("4", "about 42:00 h"))
+    ]
+    assert "ends in about 44:00 h" in said and "train  2/6  4:00 h left" in said
 
 
 # --- files that cannot be read ---------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(start, tmp_path):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "starting …\nwingbar: stopped\n")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "wingbar: stopped\n")
 
 
 def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):

@@ -103,8 +103,9 @@ def release_parts(method: Any) -> None:
 
 def forget_compiled(method: Any) -> None:
     """Uncompiled again, and the memory of CUDA graphs given back."""
-    release_parts(method)
-    torch._dynamo.reset()
+    if any(part._compiled_call_impl for part in _compilable(method)):
+        release_parts(method)
+        torch._dynamo.reset()
 
 
 @contextmanager

@@ -90,8 +90,6 @@ def run(
 def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None) -> Result:
     """The run in its folder, which nobody else writes to."""
     device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
-    if device.type == "cpu":
-        _notes(quiet=quiet)(f"{on_the_cpu()}; how long the run takes is said after the first steps")
     with waiting("finding images"):
         source = store or find_source(config)
         check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
@@ -216,8 +214,10 @@ def _notes(*, quiet: bool) -> Callable[[str], None]:
 
 
 def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
-    """Says once how long the run takes on a CPU, as soon as its steps have been timed."""
+    """Says that a CPU trains; and, once its steps have been timed, how long the run takes on it."""
     told = device.type != "cpu"
+    if not told:
+        say(f"{on_the_cpu()}; how long the run takes is said after the first steps")
 
     def forecast(bar: Bar) -> None:
         nonlocal told

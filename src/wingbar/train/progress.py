@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
@@ -16,20 +17,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 __all__ = ["Bar", "Pace", "hours", "summary", "working"]
 
 LOSSES = ("base", "rebuild", "pair")
+PATIENCE = 2.0  # seconds before a first line says what is being done: most mistakes are found sooner, and told alone
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 600.0  # seconds between two lines: each pause is twice the one before
 
 
 @contextmanager
 def working(title: str, *, quiet: bool = False) -> Iterator[None]:
-    """Work of unknown length: something turns beside its title; a line where there is no terminal."""
+    """Work of unknown length: something turns beside its title; without a terminal, a line says so if it takes long."""
     console = Console(stderr=True)
     if not quiet and console.is_terminal:
         with console.status(f"{title} …"):
             yield
         return
-    if not quiet:
-        print(f"{title} …", file=sys.stderr, flush=True)
-    yield
+    line = _first_line(lambda: None if quiet else print(f"{title} …", file=sys.stderr, flush=True))
+    line.start()
+    try:
+        yield
+    finally:
+        line.cancel()
+
+
+def _first_line(say: Callable[[], None]) -> Timer:
+    """Once started, says something if it is not cancelled by then."""
+    timer = Timer(PATIENCE, say)
+    timer.daemon = True
+    return timer
 
 
 def summary(line: dict[str, Any]) -> str:
@@ -90,8 +102,8 @@ class Bar:
         self, title: str, total: int, *, done: int = 0, later: float = 0.0, note: str = "", quiet: bool = False
     ) -> None:
         self.title, self.total, self.done, self.later, self.note = title, total, done, later, note
-        self.pace, self.began = Pace(), time.monotonic()
-        self.pause, self.spoke = FIRST_PAUSE, self.began
+        self.pace = Pace()
+        self.pause, self.spoke, self.first = FIRST_PAUSE, time.monotonic(), _first_line(self._say)
         console = Console(stderr=True)
         self.plain = not quiet and not console.is_terminal
         columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
@@ -103,13 +115,13 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self.live.start()
-        if self.plain:
-            self._say()
+        self.first.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.first.cancel()
         self.live.stop()
 
     @property
@@ -122,7 +134,7 @@ class Bar:
         self.done = done
         self.pace.reach(done)
         self.live.update(self.task, completed=done, left=self._left())
-        if self.plain and (done == self.total or time.monotonic() - self.spoke >= self.pause):
+        if done == self.total or time.monotonic() - self.spoke >= self.pause:
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
             self._say()
 
@@ -137,6 +149,9 @@ class Bar:
         return f"{'about ' if self.later else ''}{hours(self.left)} left"  # the pace of what comes later is a guess
 
     def _say(self) -> None:
+        if not self.plain:
+            return
+        self.first.cancel()
         self.spoke = time.monotonic()
         parts = (self.title, f"{self.done}/{self.total}", self._left(), self.note)
         print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)

@@ -59,10 +59,19 @@ def _repeats(report: Report) -> Iterator[Verdict]:
 
 
 def _neighbours(report: Report) -> Iterator[Verdict]:
-    only = len(report.pairs) - len(_sure(report.pairs))
-    if only:
+    if only := sum(pair.kind == "neighbours" for pair in report.pairs):
         what = _count(only, "pair looks", "pairs look")
         yield _note("neighbours", f"{what} alike to the encoder only: look at pairs.png before you believe it")
+
+
+def _look_alikes(report: Report) -> Iterator[Verdict]:
+    if alike := sum(pair.kind == "alike" for pair in report.pairs):
+        what = _count(alike, "pair looks", "pairs look")
+        yield _note(
+            "alike",
+            f"{what} alike, too small, too flat or too different in detail to say whether it is one picture: "
+            "look at pairs.png",
+        )
 
 
 def _unfinished(report: Report) -> Iterator[Verdict]:
@@ -71,7 +80,7 @@ def _unfinished(report: Report) -> Iterator[Verdict]:
 
 
 def _sure(pairs: Sequence[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if pair.kind != "neighbours"]
+    return [pair for pair in pairs if pair.sure]
 
 
 def _where(entry: Entry) -> str:
@@ -187,5 +196,5 @@ def _note(topic: str, text: str) -> Verdict:
 
 LOOKS: Iterable[Callable[[Report], Iterator[Verdict]]] = (
     *(_leaks, _contradictions, _one_sided, _spellings, _unreadable, _blank, _unfinished),
-    *(_balance, _repeats, _neighbours, _shapes, _colour, _told),
+    *(_balance, _repeats, _look_alikes, _neighbours, _shapes, _colour, _told),
 )

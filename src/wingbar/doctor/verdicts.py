@@ -65,12 +65,13 @@ def _neighbours(report: Report) -> Iterator[Verdict]:
 
 
 def _look_alikes(report: Report) -> Iterator[Verdict]:
-    if alike := sum(pair.kind == "alike" for pair in report.pairs):
-        what = _count(alike, "pair looks", "pairs look")
+    if alike := [pair for pair in report.pairs if pair.kind == "alike"]:
+        across = sum(pair.first.split != pair.second.split for pair in alike)
+        where = f" ({across:,} across splits, {sum(pair.contradictory for pair in alike):,} under two labels)"
         yield _note(
             "alike",
-            f"{what} alike, too small, too flat or too different in detail to say whether it is one picture: "
-            "look at pairs.png",
+            f"{_count(len(alike), 'pair looks', 'pairs look')} alike{where}, but too small, too flat or too different "
+            "in detail to say whether it is one picture: look at pairs.png",
         )
 
 

@@ -21,8 +21,8 @@ from safetensors import safe_open
 from wingbar import RECIPES, config, load_encoder
 from wingbar.cli import main
 from wingbar.decoder import DECODERS
+from wingbar.errors import UserError
 from wingbar.settings import ABOVE_ZERO, FOREVER, LIMITS
-from wingbar.types import UserError
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),

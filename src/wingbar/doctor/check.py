@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from wingbar.data.census import Exam, examine_all
+from wingbar.data.census import Exam, examine_all, picture
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
 from wingbar.data.store import Broken
+from wingbar.doctor.evidence import Alike, prove
 from wingbar.doctor.folder import write
 from wingbar.doctor.neighbours import embed, open_encoder
 from wingbar.doctor.options import check_encoder, check_folder, check_numbers
@@ -57,7 +58,7 @@ def check(
     subjects = _subjects(listings, results)
     features = _features(listings, subjects, model, place, quiet=quiet) if model else None
     settings = Settings(near=near, encoder=f"{encoder} {weights}".strip() if encoder else None, cosine=cosine)
-    pairs, complete = find_pairs(subjects, features, settings)
+    pairs, complete = find_pairs(subjects, features, settings, _prover(listings, subjects, workers, quiet=quiet))
     report = Report(
         path=str(path),
         name=found,
@@ -97,6 +98,22 @@ def _subjects(listings: Mapping[str, Listing], results: Mapping[str, Sequence[Ex
                 exams.append(result)
                 rows[split].append(row)
     return Subjects(tuple(entries), tuple(exams), rows)
+
+
+def _prover(
+    listings: Mapping[str, Listing], subjects: Subjects, workers: int | None, *, quiet: bool
+) -> Callable[[Sequence[Alike]], Iterator[bool]]:
+    """Proves pairs of subjects by their pictures, with a bar."""
+    places = [(listings[split], row) for split, rows in subjects.rows.items() for row in rows]
+
+    def proofs(pairs: Sequence[Alike]) -> Iterator[bool]:
+        with Bar("comparing pairs", len(pairs), quiet=quiet or not pairs) as bar:
+            found = prove(pairs, subjects.exams, lambda number: picture(*places[number]), workers=workers)
+            for done, proof in enumerate(found, start=1):
+                bar.reach(done)
+                yield proof
+
+    return proofs
 
 
 def _features(

@@ -51,6 +51,6 @@ def _caption(entry: Entry) -> tuple[str, str]:
 
 
 def _title(pair: Pair) -> str:
-    distance = [f"distance {pair.distance}"] if pair.kind == "near" else []
+    distance = [f"distance {pair.distance}"] if pair.kind in ("near", "alike") else []
     cosine = [f"cosine {pair.cosine:.2f}"] if pair.cosine is not None else []
     return " · ".join([pair.relation, pair.kind, *distance, *cosine, *(["mirrored"] if pair.mirrored else [])])

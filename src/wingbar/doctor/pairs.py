@@ -1,8 +1,8 @@
-"""Which pictures may be one: found by their hashes and confirmed by their thumbnails, or found by an encoder."""
+"""Which pictures may be one: found by hashes and thumbnails, proven by their tiles; or found by an encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wingbar.data.census import Exam, thumbnails
 from wingbar.data.duplicates import Close, Thumbnails, close_pairs, correlations, groups, perceptual_hash, similar_pairs
+from wingbar.doctor.evidence import Alike
 from wingbar.doctor.report import Entry, Kind, Pair, Settings
 
 __all__ = ["Subjects", "find_pairs", "group_pairs"]
@@ -34,15 +35,22 @@ class Match(NamedTuple):
     distance: int | None
     mirrored: bool
     correlation: float
+    proven: bool = False  # by more than hash and thumbnail
 
 
-def find_pairs(subjects: Subjects, features: Features | None, settings: Settings) -> tuple[tuple[Pair, ...], bool]:
+Prove = Callable[[Sequence[Alike]], Iterator[bool]]
+
+
+def find_pairs(
+    subjects: Subjects, features: Features | None, settings: Settings, prove: Prove
+) -> tuple[tuple[Pair, ...], bool]:
     """All pairs, the worst first, and whether these are all there are."""
     if not subjects.exams:
         return (), True
     seen = thumbnails(subjects.exams)
     close = close_pairs(perceptual_hash(seen), within=settings.near)
     matches = [match for match in _matches(close, seen) if _confirmed(subjects, match, settings.alike)]
+    matches = _with_proofs(subjects, matches, prove)
     if features is not None:
         known = {match[:2] for match in matches}
         near = [pair for pair in similar_pairs(features, least=settings.cosine) if pair not in known]
@@ -64,7 +72,15 @@ def _unhashed(pairs: Sequence[tuple[int, int]]) -> Close:
 
 def _confirmed(subjects: Subjects, match: Match, alike: float) -> bool:
     """Whether the thumbnails are alike; one of fine grain has an empty one and is told by its bytes."""
-    return match.correlation >= alike or _kind(subjects, match) != "near"
+    return match.correlation >= alike or _kind(subjects, match) != "alike"
+
+
+def _with_proofs(subjects: Subjects, matches: Sequence[Match], prove: Prove) -> list[Match]:
+    """The same matches, those proven that only hash and thumbnail have found and the pictures themselves confirm."""
+    open_ones = [match for match in matches if _kind(subjects, match) == "alike"]
+    proofs = prove([Alike(match.first, match.second, match.mirrored) for match in open_ones])
+    proven = {match[:2] for match, proof in zip(open_ones, proofs, strict=True) if proof}
+    return [match._replace(proven=match[:2] in proven) for match in matches]
 
 
 def _kind(subjects: Subjects, match: Match) -> Kind:
@@ -73,7 +89,7 @@ def _kind(subjects: Subjects, match: Match) -> Kind:
         return "same file"
     if first.pixels == second.pixels:
         return "same pixels"
-    return "neighbours" if match.distance is None else "near"
+    return "near" if match.proven else "neighbours" if match.distance is None else "alike"
 
 
 def _pair(subjects: Subjects, match: Match, features: Features | None) -> Pair:
@@ -89,8 +105,8 @@ def _pair(subjects: Subjects, match: Match, features: Features | None) -> Pair:
 
 
 def group_pairs(pairs: Sequence[Pair]) -> tuple[tuple[Entry, ...], ...]:
-    """Pictures that pairs connect; an encoder's neighbours are no proof, so they connect nothing."""
-    sure = [pair for pair in pairs if pair.kind != "neighbours"]
+    """Pictures that pairs connect; what only looks alike is no proof, so it connects nothing."""
+    sure = [pair for pair in pairs if pair.sure]
     members = sorted({entry for pair in sure for entry in pair[:2]})
     number = {entry: row for row, entry in enumerate(members)}
     ends = torch.tensor([[number[pair.first], number[pair.second]] for pair in sure], dtype=torch.int64).reshape(-1, 2)

@@ -14,6 +14,10 @@ report.json holds, in this order:
                  cosine, mirrored, first and second: {split, name, class}}]}; worst lists LISTED pairs at most
     groups       [[{split, name, class}]], pictures that pairs connect, the largest first
 
+The kinds of pairs are "same file"; "same pixels"; "near", one picture saved again, resized, mirrored or slightly
+cropped; "alike" to hash and thumbnail, but too small, too flat or too different in detail to be called one picture;
+and "neighbours" of the encoder only. Groups are of the first three kinds.
+
 A distance is null where only the encoder found the pair, a cosine is null without an encoder, a class is null
 without labels.
 """
@@ -54,8 +58,8 @@ RELATIONS = (  # the worst first
     "inside a split, other class",
     "inside a split",
 )
-Kind = Literal["same file", "same pixels", "near", "neighbours"]
-KINDS: tuple[Kind, ...] = ("same file", "same pixels", "near", "neighbours")
+Kind = Literal["same file", "same pixels", "near", "alike", "neighbours"]
+KINDS: tuple[Kind, ...] = ("same file", "same pixels", "near", "alike", "neighbours")
 Span = tuple[int, int, int]  # least, median, most
 
 
@@ -91,9 +95,15 @@ class Pair(NamedTuple):
 
     @property
     def badness(self) -> tuple[int | float, ...]:
-        """A sorting key, the worst pair first: by relation, then the surest."""
+        """A sorting key, the worst pair first: what is sure before what is not, by relation, then the surest."""
         distance = 99 if self.distance is None else self.distance
-        return RELATIONS.index(self.relation), KINDS.index(self.kind), distance, -(self.cosine or 0), -self.correlation
+        found = (distance, -(self.cosine or 0), -self.correlation)
+        return (not self.sure, RELATIONS.index(self.relation), KINDS.index(self.kind), *found)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the two are one picture, and do not just look like it to a hash or to an encoder."""
+        return self.kind not in ("alike", "neighbours")
 
 
 class Verdict(NamedTuple):

@@ -59,10 +59,20 @@ def _repeats(report: Report) -> Iterator[Verdict]:
 
 
 def _neighbours(report: Report) -> Iterator[Verdict]:
-    only = len(report.pairs) - len(_sure(report.pairs))
-    if only:
+    if only := sum(pair.kind == "neighbours" for pair in report.pairs):
         what = _count(only, "pair looks", "pairs look")
         yield _note("neighbours", f"{what} alike to the encoder only: look at pairs.png before you believe it")
+
+
+def _look_alikes(report: Report) -> Iterator[Verdict]:
+    if alike := [pair for pair in report.pairs if pair.kind == "alike"]:
+        across = sum(pair.first.split != pair.second.split for pair in alike)
+        where = f" ({across:,} across splits, {sum(pair.contradictory for pair in alike):,} under two labels)"
+        yield _note(
+            "alike",
+            f"{_count(len(alike), 'pair looks', 'pairs look')} alike{where}, but too small, too flat or too different "
+            "in detail to say whether it is one picture: look at pairs.png",
+        )
 
 
 def _unfinished(report: Report) -> Iterator[Verdict]:
@@ -71,7 +81,7 @@ def _unfinished(report: Report) -> Iterator[Verdict]:
 
 
 def _sure(pairs: Sequence[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if pair.kind != "neighbours"]
+    return [pair for pair in pairs if pair.sure]
 
 
 def _where(entry: Entry) -> str:
@@ -187,5 +197,5 @@ def _note(topic: str, text: str) -> Verdict:
 
 LOOKS: Iterable[Callable[[Report], Iterator[Verdict]]] = (
     *(_leaks, _contradictions, _one_sided, _spellings, _unreadable, _blank, _unfinished),
-    *(_balance, _repeats, _neighbours, _shapes, _colour, _told),
+    *(_balance, _repeats, _look_alikes, _neighbours, _shapes, _colour, _told),
 )

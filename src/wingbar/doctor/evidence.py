@@ -1,0 +1,136 @@
+"""Whether two pictures that look alike are one: tile by tile, held against what saving one again would change.
+
+Hash and thumbnail find pairs, but an 80 beside a 120 in the same light has the same hash and the same thumbnail. So
+both pictures are squashed to one square and cut into tiles, and each tile is looked for in the other picture, a few
+pixels around its place. How alike it may be asked to be, the picture itself says: halved, saved as a JPEG and enlarged
+again, it has lost some of every tile. A tile that lost too much, of sky or of noise, cannot tell anything. Two
+pictures are one if enough tiles can tell, and none of these is much less alike than that loss explains. Pictures too
+small for tiles, or too flat, are never called one: only their bytes and pixels can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from wingbar.data.census import Exam
+from wingbar.data.parallel import in_order
+
+__all__ = ["Alike", "Sheet", "are_one", "prove", "sheet", "side_for"]
+
+SIDES = (128, 64)  # of the square; a picture smaller than the last has no tiles
+GRID = 6  # tiles down and across
+REACH = 4  # pixels by which a tile may be elsewhere, as after a crop
+QUALITY = 60  # of the JPEG that stands for saving again
+TELLING = 0.8  # least correlation of a tile with what saving again leaves of it
+FEWEST = 4  # tiles that can tell
+LIMIT = 1.5  # times that loss: measured, copies stay below, other numbers on a sign above
+FLOOR = 0.005  # loss that nobody sees
+UNSEEN = 0.25  # variance that nobody sees: half a grey level of 255
+
+Square = Float[Tensor, "side side"]
+Tiles = Float[Tensor, "6 6"]
+
+
+class Sheet(NamedTuple):
+    """A picture in grey as a square, and how much saving again leaves of each tile."""
+
+    square: Square
+    left: Tiles
+
+
+class Alike(NamedTuple):
+    """Two pictures, by number, that may be one, or one and the other mirrored."""
+
+    first: int
+    second: int
+    mirrored: bool
+
+
+def prove(
+    pairs: Iterable[Alike], exams: tuple[Exam, ...], look: Callable[[int], Image.Image], *, workers: int | None = None
+) -> Iterator[bool]:
+    """For each pair whether its pictures, which `look` opens by number, are proven to be one."""
+
+    @lru_cache(maxsize=1024)  # pairs come sorted, and films have many of them within a few pictures
+    def prepared(number: int, side: int) -> Sheet:
+        return sheet(look(number), side=side)
+
+    return in_order(partial(_proven, exams, prepared), pairs, workers=workers or 0)
+
+
+def _proven(exams: tuple[Exam, ...], prepared: Callable[[int, int], Sheet], pair: Alike) -> bool:
+    side = min(side_for(exams[number]) for number in pair[:2])
+    if not side:
+        return False
+    first, second = (prepared(number, side) for number in pair[:2])
+    return are_one(first, Sheet(second.square.flip(1), second.left.flip(1)) if pair.mirrored else second)
+
+
+def side_for(exam: Exam) -> int:
+    """The largest of SIDES that is not larger than the picture; 0 if it is too small for all."""
+    return next((side for side in SIDES if min(exam.width, exam.height) >= side), 0)
+
+
+def sheet(image: Image.Image, *, side: int) -> Sheet:
+    """A picture, prepared for comparing."""
+    square = image.convert("L").resize((side, side), Image.Resampling.BOX)
+    return Sheet(_values(square), _found(_values(square), _values(_saved_again(square))))
+
+
+def _saved_again(square: Image.Image) -> Image.Image:
+    file = BytesIO()
+    square.resize((square.width // 2, square.height // 2), Image.Resampling.BOX).save(file, "JPEG", quality=QUALITY)
+    return Image.open(file).resize(square.size, Image.Resampling.BICUBIC)
+
+
+def _values(image: Image.Image) -> Square:
+    return torch.from_numpy(np.asarray(image, dtype=np.float32))
+
+
+def are_one(first: Sheet, second: Sheet) -> bool:
+    """Whether all tiles that can tell say so: as the pictures are, or the one in the other's tones."""
+    left = torch.minimum(first.left, second.left)
+    telling = left >= TELLING
+    if telling.sum() < FEWEST:
+        return False
+    least = 1 - LIMIT * (1 - left + FLOOR)
+    one, other = first.square, second.square
+    return any(
+        bool((_agreement(a, b) >= least)[telling].all())
+        for a, b in ((one, other), (_in_tones_of(other, one), other), (one, _in_tones_of(one, other)))
+    )
+
+
+def _in_tones_of(model: Square, square: Square) -> Square:
+    """The square with the model's greys, rank for rank: as bright, as contrasted, as burnt out."""
+    toned = torch.empty_like(square).flatten()
+    toned[square.flatten().argsort(stable=True)] = model.flatten().sort().values
+    return toned.view_as(square)
+
+
+def _agreement(one: Square, other: Square) -> Tiles:
+    """How well the tiles of each are found in the other, the worse of the two."""
+    return torch.minimum(_found(one, other), _found(other, one))
+
+
+def _found(one: Square, other: Square) -> Tiles:
+    """The correlation of every tile of `one` with the place in `other`, within reach, that is most like it."""
+    tile = (len(one) - 2 * REACH) // GRID
+    inner, wide = slice(REACH, REACH + GRID * tile), tile + 2 * REACH
+    tiles = one[inner, inner].unfold(0, tile, tile).unfold(1, tile, tile).flatten(0, 1)[:, None]
+    around = (other - other.mean()).unfold(0, wide, tile).unfold(1, wide, tile).flatten(0, 1)[None]
+    tiles = tiles - tiles.mean(dim=(2, 3), keepdim=True)
+    product = F.conv2d(around, tiles, groups=len(tiles))[0] / tile**2  # with every place within reach
+    mean, square = (F.avg_pool2d(values, tile, stride=1)[0] for values in (around, around**2))
+    spread = (tiles**2).mean(dim=(1, 2, 3))[:, None, None].clamp(min=UNSEEN) * (square - mean**2).clamp(min=UNSEEN)
+    return (product / spread.sqrt()).amax(dim=(1, 2)).view(GRID, GRID)

@@ -128,6 +128,16 @@ def test_core_knows_no_terminal_and_no_fixed_device():
             assert ".cuda()" not in text and "print(" not in text and "import rich" not in text, path
 
 
+def test_one_module_talks_and_one_writes():
+    """Names of files reach people through `terminal` alone; text appears whole, through `files` alone."""
+    for path in FILES:
+        called = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        names = {node.id for node in called if isinstance(node, ast.Name)}
+        methods = {node.attr for node in called if isinstance(node, ast.Attribute)}
+        assert part(path) == "terminal" or not names & {"print", "Console"}, path
+        assert part(path) == "files" or "write_text" not in methods, path
+
+
 def test_numbers_have_no_hidden_sources():
     """No part of the package draws from numpy's or Python's global stream."""
     for path in FILES:

@@ -437,6 +437,31 @@ def test_no_room_is_one_sentence_that_names_the_file(command, copied, photos, no
     assert not list(copied.rglob(".*partial"))
 
 
+# --- names that would steer the terminal -----------------------------------------------------------------------------
+
+
+def test_a_run_may_be_called_anything(finished, tmp_path, capsys):
+    """Tables and sentences show the name as it is, not what rich would make of it."""
+    out = tmp_path / "rr[/b]r"
+    shutil.copytree(finished, out)
+    main(["resume", str(out)])
+    main(["evaluate", str(out), "--protocols", "knn"])
+    said = capsys.readouterr()
+    assert "rr[/b]r" in said.out and "rr[/b]r" in said.err
+
+
+@pytest.mark.parametrize(
+    "name, shown", [(b"wipe\x1b[2J.png", r"wipe\x1b[2J.png"), (b"no\xfftext.png", r"no\udcfftext.png")]
+)
+def test_control_characters_in_a_name_are_shown_and_not_obeyed(name, shown, photos, tmp_path, capsys):
+    (photos / os.fsdecode(name)).write_text("no image")
+    with pytest.raises(SystemExit):
+        main(train(tmp_path / "run", "--data.root", str(photos), "--data.batch", "2", "--data.strict"))
+    said = capsys.readouterr().err
+    assert shown in said and "\x1b" not in said
+    said.encode("utf-8")
+
+
 # --- what is refused: names ------------------------------------------------------------------------------------------
 
 
@@ -467,5 +492,5 @@ def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path):
     done = subprocess.run([sys.executable, "-m", "wingbar", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == ""
     *before, sentence = done.stderr.splitlines()
-    assert sentence.startswith("wingbar: ") and before in ([], ["starting …"])  # torch may take long to import
+    assert sentence.startswith("wingbar: ") and all(line.endswith(" …") for line in before)  # what takes long is said
     assert [path.name for path in tmp_path.iterdir()] == ["trap.pth"]

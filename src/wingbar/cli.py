@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from wingbar.bench.command import bench
@@ -33,6 +32,7 @@ from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import checked, continued, recipe_of
 from wingbar.settings import read_config
+from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.trial import Try, check
 from wingbar.words import parse
@@ -58,13 +58,13 @@ def _recipes(arguments: Sequence[str]) -> None:
     if set(arguments) - {"-h", "--help"}:
         raise UserError(f"wingbar recipes takes no arguments, but got {' '.join(arguments)}")
     if arguments:
-        print(f"wingbar recipes: {inspect.getdoc(_recipes)}")
+        say(f"wingbar recipes: {inspect.getdoc(_recipes)}")
         sys.exit(0)
-    print(START_HERE)
+    say(START_HERE)
     table = Table("recipe", "what, cost, expected result")
     for name, recipe in RECIPES.items():
         table.add_row(name, inspect.getdoc(recipe))
-    Console().print(table)
+    Terminal().print(table)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _run(config: Config, recipe: str) -> None:
         out = run(config, recipe=recipe).out
     except Interrupted as stop:
         _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
-    print(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
+    say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -134,7 +134,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 
 
 def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
-    print(f"Stopped, everything is saved. {how_to_go_on}")
+    say(f"Stopped, everything is saved. {how_to_go_on}")
     sys.exit(128 + stop.signal)
 
 
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help"):
-        print(_help())
+        say(_help())
         return
     keep_memory()
     share_cores()
@@ -164,21 +164,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         _fail(error, code=2)
     except OSError as error:
-        print(f"wingbar: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
+        aside(f"wingbar: {error.strerror or error}: {error.filename or ''}")
         sys.exit(2)
     except NonFiniteLoss as error:
         _fail(error, code=1)
     except Collapsed as error:
         _fail(error, code=3)
     except KeyboardInterrupt:
-        print("wingbar: stopped", file=sys.stderr)
+        aside("wingbar: stopped")
         sys.exit(128 + signal.SIGINT)
 
 
 def _fail(error: Exception, *, code: int) -> NoReturn:
     """Say what happened, and what can be done about it, on one line."""
     sentences = (str(part).rstrip(".") for part in (error, *getattr(error, "__notes__", ())))
-    print(f"wingbar: {'. '.join(sentences)}", file=sys.stderr)
+    aside(f"wingbar: {'. '.join(sentences)}")
     sys.exit(code)
 
 

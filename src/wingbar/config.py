@@ -41,7 +41,7 @@ class Data:
     most_broken: float = 0.01
     """Largest share of unreadable files; they are left out and listed, above this the run stops."""
     batch: int = 128
-    """Images per optimiser step."""
+    """Images per optimiser step, at least 2."""
     views: Literal["moco", "asymmetric"] = "moco"
     """Augmentation: MoCo v2's and SimSiam's recipe, or BYOL's asymmetric pair."""
     crop: float = 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
@@ -15,6 +14,7 @@ from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
+from wingbar.terminal import note
 from wingbar.train.progress import Bar
 
 __all__ = ["count", "find_source", "open_source"]
@@ -64,7 +64,7 @@ def _reporting(*, quiet: bool) -> Iterator[Report]:
         def say(sentence: str) -> None:
             shown.close()
             if not quiet:
-                print(f"note: {sentence}", file=sys.stderr, flush=True)
+                note(sentence)
 
         yield Report(bar, say)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -30,6 +29,7 @@ from wingbar.settings import changed
 from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
 from wingbar.stages import Stage, build_stages
+from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
 from wingbar.train.loop import After
 from wingbar.train.progress import Bar, hours, working
@@ -210,7 +210,7 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
 
 
 def _notes(*, quiet: bool) -> Callable[[str], None]:
-    return lambda sentence: None if quiet else print(f"note: {sentence}", file=sys.stderr, flush=True)
+    return lambda sentence: None if quiet else note(sentence)
 
 
 def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
@@ -249,7 +249,7 @@ def _signals() -> Iterator[Callable[[], int]]:
     def remember(number: int, frame: Any) -> None:
         received.append(number)
         signal.signal(number, before[number])  # a second one is obeyed at once
-        print("finishing this step, then saving; once more to quit at once", file=sys.stderr, flush=True)
+        aside("finishing this step, then saving; once more to quit at once")
 
     before: dict[int, Any] = {}
     with suppress(ValueError):  # outside the main thread nobody can send us signals

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from wingbar.config import Config
@@ -32,6 +31,7 @@ from wingbar.settings import changed, read_config
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.style import save
+from wingbar.terminal import Terminal
 from wingbar.train.progress import Bar
 from wingbar.trial import RUNS, Try, check, config_of
 
@@ -43,7 +43,7 @@ METRICS = ("kNN", "linear", "rank-1", "mAP")
 
 def tell_story(story: Try) -> dict[str, Any]:
     """Run it; returns what was also written to results.json."""
-    began, console = time.monotonic(), Console()
+    began, console = time.monotonic(), Terminal()
     check(story)
     _clear_finished(story.out)
     train, test = _draw(story, "train"), _draw(story, "test")
@@ -51,7 +51,7 @@ def tell_story(story: Try) -> dict[str, Any]:
     _show_birds(train, story.classes, story.out / "lookalikes.png")
     for recipe in RUNS:
         config = config_of(story, recipe)
-        console.print(f"[bold]{NAMES[recipe]}[/bold]: {config.run.epochs} epochs on {story.images} images")
+        console.print(f"{NAMES[recipe]}: {config.run.epochs} epochs on {story.images} images", style="bold")
         run(_resumed_or_anew(config), recipe=recipe, store=train)
     report = _report(story, train, test)
     pairs = draw_pairs(report.figures.pairs["try-synth"], note="Test images, which the run never saw.")

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Terminal", "note", "printable", "say"]
+__all__ = ["Terminal", "aside", "note", "printable", "say"]
 
 # Control characters but for tab and newline, marks that turn the direction of writing, and bytes that are no text.
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -23,15 +23,19 @@ def printable(text: str) -> str:
     return HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def say(*words: str) -> None:
-    """A line on stdout."""
-    print(printable(" ".join(words)), flush=True)
+def say(sentence: str) -> None:
+    """A line on stdout: what was asked for."""
+    print(printable(sentence), flush=True)
 
 
-def note(sentence: str, *, quiet: bool = False) -> None:
+def aside(sentence: str) -> None:
+    """A line on stderr: how it goes."""
+    print(printable(sentence), file=sys.stderr, flush=True)
+
+
+def note(sentence: str) -> None:
     """A line on stderr that nobody has to act on."""
-    if not quiet:
-        print(f"note: {printable(sentence)}", file=sys.stderr, flush=True)
+    aside(f"note: {sentence}")
 
 
 class Terminal(Console):

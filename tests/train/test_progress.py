@@ -100,7 +100,7 @@ def test_quiet_ones_say_nothing(clock, capsys):
 
 def test_on_a_terminal_something_turns_before_the_first_step(monkeypatch, capsys):
     """Two pictures of the same bar, taken at different times, are not the same."""
-    monkeypatch.setattr(progress, "Console", lambda stderr: Console(force_terminal=True, width=100))
+    monkeypatch.setattr(progress, "Terminal", lambda stderr: Console(force_terminal=True, width=100))
     bar = Bar("train", 100, note="first steps")
 
     def picture(at):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from wingbar.bench.options import Data, Step, Train, check
 from wingbar.errors import known
+from wingbar.terminal import say
 from wingbar.words import parse
 
 __all__ = ["bench"]
@@ -18,7 +19,7 @@ def bench(arguments: Sequence[str]) -> None:
     """speed beside others', in one run: wingbar bench step | data | train"""
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
-        print(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
+        say(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
         sys.exit(0)
     known("benchmark", name, BENCHES)
     chosen = parse(BENCHES[name], f"bench {name}", rest)

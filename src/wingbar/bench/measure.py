@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from wingbar.bench.data import bench_data
 from wingbar.bench.options import Data, Step, Train
 from wingbar.bench.step import bench_step
 from wingbar.bench.table import Row, table, write_results
 from wingbar.bench.train import bench_train
+from wingbar.terminal import Terminal
 
 __all__ = ["measure"]
 
@@ -21,9 +20,9 @@ BENCHES: dict[str, Callable[..., list[Row]]] = {"step": bench_step, "data": benc
 
 def measure(name: str, chosen: Step | Data | Train) -> None:
     """Measure, show the table, and keep it where that was asked for."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     rows = BENCHES[name](chosen, tell=lambda title: console.print(f"measuring: {title}"))
-    Console().print(table(f"wingbar bench {name}", rows))
+    Terminal().print(table(f"wingbar bench {name}", rows))
     if chosen.out:
         options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}
         write_results(Path(chosen.out), name, options, rows, drawn="images/s")

@@ -27,8 +27,10 @@ Sizes = Float[Tensor, "batch 2"]  # width, height in pixels
 def upright_sizes(paths: Sequence[Path], *, workers: int = 0) -> Float[Tensor, "n 2"]:
     """Width and height of each picture in pixels, from its file's head alone."""
     found = list(in_order(upright_size, paths, workers=workers))
-    if broken := [size.reason for size in found if isinstance(size, Unreadable)]:
-        raise UserError(f"annotations need the size of every picture, but {broken[0]}; leave unreadable files out")
+    for path, size in zip(paths, found, strict=True):
+        if isinstance(size, Unreadable):
+            reason = f"{path.name}: {size.reason}"
+            raise UserError(f"annotations need the size of every picture, but {reason}; leave unreadable files out")
     return torch.tensor(found, dtype=torch.float32)
 
 

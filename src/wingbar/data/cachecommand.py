@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from wingbar.data.entry import cache_root, readable_size
 from wingbar.data.upkeep import Kept, clear, entries, features_size, verify
 from wingbar.errors import UserError
+from wingbar.terminal import Terminal, say
 
 __all__ = ["cache"]
 
@@ -53,28 +53,28 @@ def cache(arguments: Sequence[str]) -> None:
     elif isinstance(chosen, Verify):
         _verify(root, chosen.keys)
     else:
-        Console().print(_entries_table(entries(root), features_size(root), title=str(root)))
+        Terminal().print(_entries_table(entries(root), features_size(root), title=str(root)))
 
 
 def _clear(root: Path, chosen: Clear) -> None:
     done = clear(root, keys=chosen.keys, unused_days=chosen.unused_days)
-    print(f"Removed {done.removed} entries, {readable_size(done.freed)}, from {root}.")
+    say(f"Removed {done.removed} entries, {readable_size(done.freed)}, from {root}.")
     for key in done.in_use:
-        print(f"{key} is in use by another process and stays.")
+        say(f"{key} is in use by another process and stays.")
 
 
 def _verify(root: Path, keys: Sequence[str]) -> None:
     """A line for each entry as soon as it is read."""
     found = {}
     for name, trouble in verify(root, keys=keys):
-        print(f"{name}: {f'DAMAGED, {trouble}' if trouble else 'whole'}", flush=True)
+        say(f"{name}: {f'DAMAGED, {trouble}' if trouble else 'whole'}")
         found[name] = trouble
     if damaged := [name for name, trouble in found.items() if trouble]:
         raise UserError(
             f"{len(damaged)} of {len(found)} in {root} are damaged, first {damaged[0]}; "
             "whoever needs one next makes it anew, and wingbar cache clear frees their space now"
         )
-    print(f"All {len(found)} in {root} are whole." if found else f"There is nothing in {root}.")
+    say(f"All {len(found)} in {root} are whole." if found else f"There is nothing in {root}.")
 
 
 def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:

@@ -93,7 +93,9 @@ def decode_all(
             unreadable[row] = result.reason
         progress(row + 1)
     if not aspects:
-        raise UserError(f"none of the {len(paths)} files is a readable image; the first: {unreadable[0]}")
+        raise UserError(
+            f"none of the {len(paths)} files is a readable image; the first: {paths[0].name}: {unreadable[0]}"
+        )
     return Found(torch.tensor(aspects), unreadable)
 
 
@@ -126,17 +128,17 @@ def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable
     try:
         size = path.stat().st_size
         if size == 0:
-            return Unreadable(f"{path.name}: the file is empty")
+            return Unreadable("the file is empty")
         with Image.open(path, formats=_formats()) as file:
             _check_pixels(file, size)
             return use(file)
     except FileNotFoundError:
         gone = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "the file is gone"
-        return Unreadable(f"{path.name}: {gone}")
+        return Unreadable(gone)
     except UnidentifiedImageError:
-        return Unreadable(f"{path.name}: no image in a format we read ({', '.join(_formats())})")
+        return Unreadable(f"no image in a format we read ({', '.join(_formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
-        return Unreadable(f"{path.name}: {type(error).__name__}: {' '.join(str(error).split())}")
+        return Unreadable(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 @cache

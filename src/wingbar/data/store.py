@@ -136,7 +136,7 @@ def assemble(
 ) -> Store:
     """A store of the readable files' images; labels and hashes are given for all files, the readable ones' are kept."""
     kept = readable(found, len(paths))
-    broken = [Broken(paths[row], reason) for row, reason in found.unreadable.items()]
+    broken = [Broken(paths[row], f"{paths[row].name}: {reason}") for row, reason in found.unreadable.items()]
     own = None if labels is None else labels[kept]
     return Store(images, found.aspect, own, broken, [hashes[row] for row in kept])
 
@@ -149,7 +149,7 @@ def readable(found: Found, count: int) -> list[int]:
 def open_rgb(path: Path) -> Image.Image | Broken:
     """The picture in a file, upright, in RGB and as large as it is."""
     found = open_upright(path)
-    return Broken(path, found.reason) if isinstance(found, Unreadable) else found
+    return Broken(path, f"{path.name}: {found.reason}") if isinstance(found, Unreadable) else found
 
 
 class Files:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from wingbar.doctor.options import Check, check_asked
 from wingbar.errors import UserError
+from wingbar.terminal import Terminal
 from wingbar.words import parse
 
 __all__ = ["data"]
@@ -25,4 +24,4 @@ def data(arguments: Sequence[str]) -> None:
     from wingbar.doctor.words import tell
 
     settings = {key: value for key, value in vars(asked).items() if key not in ("path", "out")}
-    tell(check(asked.path, out=out, **settings), out, Console())
+    tell(check(asked.path, out=out, **settings), out, Terminal())

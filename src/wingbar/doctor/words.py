@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from wingbar.doctor.report import KINDS, RELATIONS, Report, Span, SplitFacts
+from wingbar.terminal import Terminal
 
 __all__ = ["tell"]
 
 
-def tell(report: Report, out: Path, console: Console) -> None:
+def tell(report: Report, out: Path, console: Terminal) -> None:
     """Print the report; `out` is where it lies."""
     how = "guessed; say --data.name if it is something else" if report.guessed else "as told"
-    console.print(f"{_printable(report.path)} was read as [bold]{report.name}[/bold] ({how})")
+    console.print(report.path, "was read as", Text(report.name, style="bold"), f"({how})")
     console.print(_splits(report))
     if report.pairs:
         console.print(_pairs(report))
     for verdict in report.verdicts:
         style = "red" if verdict.severity == "problem" else "yellow"
-        console.print(f"[{style}]{verdict.severity}[/{style}] {_printable(verdict.text)}")
+        console.print(Text(verdict.severity, style=style), verdict.text)
     if not report.verdicts:
-        console.print("[green]Nothing wrong was found.[/green]")
+        console.print("Nothing wrong was found.", style="green")
     sheet = f", the worst pairs in {out / 'pairs.png'}" if report.pairs else ""
-    console.print(_printable(f"Everything is in {out / 'report.json'}{sheet}."), soft_wrap=True)
-
-
-def _printable(text: str) -> str:
-    """Text with file names in it, which may be in any encoding and look like markup."""
-    return escape(text.encode(errors="replace").decode())
+    console.print(f"Everything is in {out / 'report.json'}{sheet}.", soft_wrap=True)
 
 
 def _splits(report: Report) -> Table:

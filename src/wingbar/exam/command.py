@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from wingbar.exam.options import Evaluate
 from wingbar.exam.wanted import resolve
+from wingbar.terminal import Terminal, say
 from wingbar.words import parse
 
 __all__ = ["evaluate"]
@@ -21,5 +20,5 @@ def evaluate(arguments: Sequence[str]) -> None:
     from wingbar.exam.table import tell
 
     examined = examine(asked)
-    tell(Console(), examined.rows)
-    print(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+    tell(Terminal(), examined.rows)
+    say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")

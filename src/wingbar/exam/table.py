@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.compare import Difference, compare, over_seeds, twins
+from wingbar.terminal import Terminal
 
 __all__ = ["Row", "tell"]
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     words: Sequence[str] = ()  # what protocols say of it
 
 
-def tell(console: Console, rows: Sequence[Row]) -> None:
+def tell(console: Terminal, rows: Sequence[Row]) -> None:
     """The table, cut where it would become too wide, then a sentence for everything it cannot show."""
     metrics = [metric for metric in rows[0].scores if not metric.endswith(DETAILS)]
     for start in range(0, len(metrics), WIDEST):

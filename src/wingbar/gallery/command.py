@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wingbar.gallery.options import Show, resolve
+from wingbar.terminal import say
 from wingbar.words import parse
 
 __all__ = ["show"]
@@ -17,4 +18,4 @@ def show(arguments: Sequence[str]) -> None:
     from wingbar.gallery.drawing import draw_pictures
 
     for path in draw_pictures(asked):
-        print(path)
+        say(str(path))

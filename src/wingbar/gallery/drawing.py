@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from wingbar.gallery.options import Show, resolve
 from wingbar.gallery.visit import Visit
 from wingbar.machine import choose_device
 from wingbar.show.style import save
+from wingbar.terminal import note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def draw_pictures(asked: Show) -> Iterator[Path]:
         except UserError as reason:
             if name in figures:
                 raise
-            print(f"note: no {name}: {reason}", file=sys.stderr, flush=True)
+            note(f"no {name}: {reason}")
 
 
 def _candidate(wanted: Wanted, asked: Show) -> Candidate:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from wingbar.data.entry import readable_size
 from wingbar.paper import scores
 from wingbar.report.options import AskedReport, resolve
+from wingbar.terminal import say
 from wingbar.words import parse
 
 __all__ = ["report"]
@@ -19,4 +20,4 @@ def report(arguments: Sequence[str]) -> None:
     from wingbar.report.writing import write_report
 
     path = write_report(asked, paper=scores()).path
-    print(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
+    say(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")

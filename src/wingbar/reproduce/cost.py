@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -18,6 +17,7 @@ from wingbar.reproduce.cells import Cell, is_trained
 from wingbar.reproduce.tables import FROZEN
 from wingbar.settings import changed
 from wingbar.stages import DECODER_UNITS, METHOD_UNITS, MOCO_UNITS, step_units
+from wingbar.terminal import note
 
 __all__ = ["remaining_seconds"]
 
@@ -105,7 +105,7 @@ def _alike() -> dict[str, Any]:
 
 @cache
 def _timed(config: Config) -> float:
-    print("note: no figures of this machine are known; timing two steps of training", file=sys.stderr, flush=True)
+    note("no figures of this machine are known; timing two steps of training")
     timing = time_step(config, repeats=2, warmup=1)
     return timing.per_second(config.data.batch) * step_units(config)
 

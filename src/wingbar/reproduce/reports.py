@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.plan import Job, state_of
 from wingbar.reproduce.results import Recorded
+from wingbar.terminal import note
 
 __all__ = ["write_reports"]
 
@@ -27,7 +27,7 @@ def write_reports(table: str, jobs: Sequence[Job], recorded: Recorded, asked: Re
             if runs:
                 yield write_report(_asked(runs, out, asked), paper=scores()).path
         except UserError as error:  # the tables are there, and worth more
-            print(f"note: no report of {table} on {dataset}: {error}", file=sys.stderr, flush=True)
+            note(f"no report of {table} on {dataset}: {error}")
 
 
 def _is_here(job: Job, table: str, dataset: str, recorded: Recorded) -> bool:

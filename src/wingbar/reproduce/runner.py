@@ -24,6 +24,7 @@ from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, Place, state_of
 from wingbar.reproduce.results import FAILED, append, read, read_all, write_values
 from wingbar.reproduce.tables import TABLES, measures, reported
+from wingbar.terminal import aside
 
 __all__ = ["adopt", "make_all"]
 
@@ -99,7 +100,7 @@ def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -
 
 
 def _teller(asked: Reproduce, title: str) -> Callable[[str], None]:
-    return lambda words: None if asked.quiet else print(f"{title}: {words}", file=sys.stderr, flush=True)
+    return lambda words: None if asked.quiet else aside(f"{title}: {words}")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table as Grid
 
 from wingbar.machine import choose_device
@@ -18,6 +17,7 @@ from wingbar.reproduce.reports import write_reports
 from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
 from wingbar.reproduce.summary import summarise
+from wingbar.terminal import Terminal, aside, say
 
 __all__ = ["work_through"]
 
@@ -30,9 +30,9 @@ def work_through(asked: Reproduce) -> None:
     jobs = make_plan(asked)
     if asked.dry_run:
         recorded = read_all(asked.results)
-        Console().print(plan_table(estimated(jobs, recorded, asked), recorded))
+        Terminal().print(plan_table(estimated(jobs, recorded, asked), recorded))
         for reason in dict.fromkeys(job.cell.splits.reason for job in jobs if job.cell.splits.reason):
-            print(f"impossible: {reason}")
+            say(f"impossible: {reason}")
         return
     if asked.minutes is not None:
         jobs = estimated(jobs, read_all(asked.results), asked)
@@ -41,11 +41,11 @@ def work_through(asked: Reproduce) -> None:
     recorded = read_all(asked.results)
     for table in dict.fromkeys(asked.tables):
         paths = write_tables(asked.results, table, summarise(table, jobs, recorded, asked))
-        print(paths[0].read_text(encoding="utf-8"))
-        print(f"Written to {', '.join(map(str, paths))}; every number with its origin is in {table}.jsonl there.")
+        say(paths[0].read_text(encoding="utf-8"))
+        say(f"Written to {', '.join(map(str, paths))}; every number with its origin is in {table}.jsonl there.")
     for table in dict.fromkeys(asked.tables) if asked.report and _complete(jobs, recorded) else ():
         for path in write_reports(table, jobs, recorded, asked):
-            print(f"{path}: pictures of the runs, to open in a browser.")
+            say(f"{path}: pictures of the runs, to open in a browser.")
     _farewell(jobs, recorded, stopped=not to_the_end)
 
 
@@ -77,7 +77,7 @@ def _farewell(jobs: Sequence[Job], recorded: Recorded, *, stopped: bool) -> None
     failed = [job for job in left if _failed(job, recorded)]
     if stopped or len(left) > len(failed):
         count = len(left) - len(failed)
-        print(f"{count} of {len(jobs)} cells are not made yet; the same command goes on with them.")
+        say(f"{count} of {len(jobs)} cells are not made yet; the same command goes on with them.")
     if failed:
-        print(f"wingbar: {len(failed)} of {len(jobs)} cells failed, see the table for the reasons", file=sys.stderr)
+        aside(f"wingbar: {len(failed)} of {len(jobs)} cells failed, see the table for the reasons")
         sys.exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +10,10 @@ from threading import Timer
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from wingbar.terminal import Terminal, aside, printable
 
 __all__ = ["Bar", "Pace", "hours", "summary", "working"]
 
@@ -24,12 +25,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 600.0  # seconds between two lines: each pause
 @contextmanager
 def working(title: str, *, quiet: bool = False) -> Iterator[None]:
     """Work of unknown length: something turns beside its title; without a terminal, a line says so if it takes long."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if not quiet and console.is_terminal:
-        with console.status(f"{title} …"):
+        with console.status(Text(printable(f"{title} …"))):
             yield
         return
-    line = _first_line(lambda: None if quiet else print(f"{title} …", file=sys.stderr, flush=True))
+    line = _first_line(lambda: None if quiet else aside(f"{title} …"))
     line.start()
     try:
         yield
@@ -92,6 +93,11 @@ class Pace:
         return self.marks[(len(self.marks) - 1) // 2]
 
 
+def _plain(field: str) -> TextColumn:
+    """A column in which brackets are brackets."""
+    return TextColumn(f"{{task.{field}}}", markup=False)
+
+
 class Bar:
     """A progress bar for `total` steps, `done` of them already, with a `note` beside it; quiet ones say nothing.
 
@@ -104,10 +110,10 @@ class Bar:
         self.title, self.total, self.done, self.later, self.note = title, total, done, later, note
         self.pace = Pace()
         self.pause, self.spoke, self.first = FIRST_PAUSE, time.monotonic(), _first_line(self._say)
-        console = Console(stderr=True)
+        console = Terminal(stderr=True)
         self.plain = not quiet and not console.is_terminal
-        columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-        fields = (TextColumn("{task.fields[left]}"), TextColumn("{task.fields[note]}"))
+        columns = (_plain("description"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+        fields = (_plain("fields[left]"), _plain("fields[note]"))
         self.live = Progress(
             SpinnerColumn(), *columns, *fields, console=console, disable=quiet or not console.is_terminal
         )
@@ -154,4 +160,4 @@ class Bar:
         self.first.cancel()
         self.spoke = time.monotonic()
         parts = (self.title, f"{self.done}/{self.total}", self._left(), self.note)
-        print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
+        aside("  ".join(part for part in parts if part))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
-from wingbar import RECIPES, Config, build_encoder, changed, weights
+from wingbar import RECIPES, Config, build_encoder, changed, trunks
 from wingbar.cli import main
 from wingbar.data.datasets import lookalike_store
 
@@ -71,7 +71,7 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     save_file(build_encoder("convnext_tiny").trunk.state_dict(), "my.safetensors")
     for name, recipe in RECIPES.items():
         monkeypatch.setitem(RECIPES, name, small(recipe))
-    monkeypatch.setattr(weights, "_fetch", lambda name, _: build_encoder(name).trunk.state_dict())
+    monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: build_encoder(name).trunk.state_dict())
 
 
 def test_the_snippets_run_one_after_the_other(somebodys_place):

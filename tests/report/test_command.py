@@ -22,8 +22,9 @@ from wingbar.config import Config
 from wingbar.data import datasets
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.options import Data
+from wingbar.files import NotWritten
 from wingbar.recipes import recipe_named
-from wingbar.report import command, gather
+from wingbar.report import gather, writing
 from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import settings_of, train_command
@@ -226,10 +227,10 @@ def test_a_report_is_written_whole_or_not_at_all(runs, tmp_path, monkeypatch):
     def full(self, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command, "gather_report", lambda *arguments, **options: None)
-    monkeypatch.setattr(command, "make_page", lambda report: "the new one")
+    monkeypatch.setattr(writing, "gather_report", lambda *arguments, **options: None)
+    monkeypatch.setattr(writing, "make_page", lambda report: "the new one")
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(NotWritten, match="No space"):
         write_report(_asked(runs / "try-moco", out=tmp_path / "report.html"))
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text() == "the old one"

@@ -136,11 +136,11 @@ def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
         collapsed.add_note("Its state is in a file.")
         raise collapsed
 
-    monkeypatch.setattr(cli, "run", collapse)
+    monkeypatch.setattr(runs, "run", collapse)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["train", "try-moco", "--run.out", str(tmp_path / "run"), "--run.stop-on-collapse"])
     said = capsys.readouterr().err
-    assert stopped.value.code == 3 and said == "wingbar: the encoder has collapsed. Its state is in a file.\n"
+    assert stopped.value.code == 3 and said == "wingbar: the encoder has collapsed. Its state is in a file\n"
 
 
 def test_lines_without_the_doctor_do_not_alarm():

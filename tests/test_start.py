@@ -172,8 +172,11 @@ def test_refusals_leave_nothing_behind(outcomes, places):
 
 
 @pytest.mark.parametrize("start", [["-m", "wingbar"], [str(Path(sys.executable).with_name("wingbar"))]])
-def test_ctrl_c_while_torch_is_imported_is_no_traceback(start, tmp_path):
-    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)")
+@pytest.mark.parametrize("library", ["tyro", "torch"])
+def test_ctrl_c_while_a_library_is_imported_is_no_traceback(library, start, tmp_path):
+    (tmp_path / f"{library}.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    )
     done = subprocess.run(
         [sys.executable, *start, "train", "--out", str(tmp_path / "run")],
         env=environment(tmp_path),

@@ -167,16 +167,12 @@ def _run_stage(
     quiet: bool,
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
-    note = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
+    say = _notes(quiet=quiet)
+    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
     behind = sum(other.steps * other.units for other in later) / stage.units
-    with Bar(stage.name, stage.steps, done=start, later=behind, note=note, quiet=quiet) as bar:
+    with Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
-        recorder.listeners += [
-            bar.tell,
-            lambda line: keeper.remember(line["step"]),
-            kappa_alarm(_notes(quiet=quiet)),
-            alarm,
-        ]
+        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
         reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []

@@ -81,7 +81,7 @@ def speeds(setting: str, beside: Sequence[int], *, seconds: float) -> list[float
     """Images per second of one training, beside so many busy processes in turn."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        options = ["--run.epochs", "100000", "--run.log-every", "2", "--run.out", str(out)]
+        options = ["--run.epochs", "100000", "--run.log-every", "2", "--out", str(out)]
         command = [sys.executable, "-m", "wingbar", "train", "try-moco", *options]
         training = subprocess.Popen(command, env=environment(setting), stderr=subprocess.DEVNULL)
         try:

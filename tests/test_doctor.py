@@ -373,9 +373,10 @@ def test_nothing_readable(tmp_path):
 
 @pytest.mark.shared
 def test_duplicates_of_the_real_cub(tmp_path):
-    """What we saw when we looked: two leaks and one picture under two labels, and three pairs that only look alike.
+    """What we saw when we looked: three leaks and one picture under two labels, and two pairs that only look alike.
 
-    Of these one has a frame, one is a tighter crop, one is a burst shot. Another burst shot lies at the threshold.
+    One of the leaks is a tighter crop. Of the pairs, one is a burst shot, and one is a picture twice, but with other
+    frames and with birds drawn into a corner. Another burst shot lies at the threshold.
     """
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
@@ -387,9 +388,9 @@ def test_duplicates_of_the_real_cub(tmp_path):
     assert [facts.readable for facts in report.splits.values()] == [5994, 5794]
     assert all(len(facts.classes) == 200 for facts in report.splits.values())
     pairs = [pair for pair in report.pairs if pair.correlation > 0.855]
-    assert [pair.relation for pair in pairs] == [CROSS] * 2 + [INSIDE_OTHER] + [INSIDE] * 6 + [CROSS] * 3
-    assert [pair.kind for pair in pairs[9:]] == ["alike"] * 3 and all(pair.sure for pair in pairs[:9])
-    leaks = ("Bronzed Cowbird", "Prothonotary Warbler", "Marsh Wren", "Golden winged Warbler", "Green Kingfisher")
-    assert {pair.first.label for pair in (*pairs[:2], *pairs[9:])} == set(leaks)
-    assert {pairs[2].first.label, pairs[2].second.label} == {"Chuck will Widow", "Whip poor Will"}
-    assert len(report.pairs) <= 13 and "2 test images have a duplicate in train" in said(report, "problem")
+    assert [pair.relation for pair in pairs] == [CROSS] * 3 + [INSIDE_OTHER] + [INSIDE] * 6 + [CROSS] * 2
+    assert [pair.kind for pair in pairs[10:]] == ["alike"] * 2 and all(pair.sure for pair in pairs[:10])
+    assert {pair.first.label for pair in pairs[:3]} == {"Bronzed Cowbird", "Prothonotary Warbler", "Marsh Wren"}
+    assert {pair.first.label for pair in pairs[10:]} == {"Golden winged Warbler", "Green Kingfisher"}
+    assert {pairs[3].first.label, pairs[3].second.label} == {"Chuck will Widow", "Whip poor Will"}
+    assert len(report.pairs) <= 13 and "3 test images have a duplicate in train" in said(report, "problem")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
+from wingbar.data.census import examine
 from wingbar.doctor import Report, check
 from wingbar.doctor import evidence as tiles
+from wingbar.doctor.report import Settings
 
 # --- traffic signs ---------------------------------------------------------------------------------------------------
 
@@ -115,6 +119,21 @@ def test_copies_of_photographs_under_two_labels_are_found(change, tmp_path):
     assert {(pair.first.name[-5], pair.second.name[-5]) for pair in report.pairs} == {(n, n) for n in "012"}
 
 
+def test_of_too_many_pairs_only_the_most_alike_are_compared(tmp_path, monkeypatch):
+    (tmp_path / "birds/train/owl").mkdir(parents=True)
+    image = photograph(0)
+    for number, quality in enumerate((95, 80, 30, 10)):
+        image.save(tmp_path / f"birds/train/owl/{number}.jpg", quality=quality)
+    everything = check(tmp_path / "birds", name="folder", quiet=True)
+    assert [pair.kind for pair in everything.pairs] == ["near"] * 6
+    monkeypatch.setattr(import_module("wingbar.doctor.check"), "Settings", partial(Settings, compared=2))
+    report = check(tmp_path / "birds", name="folder", quiet=True)
+    closest = sorted(everything.pairs, key=lambda pair: -pair.correlation)[:2]
+    assert {pair[:2] for pair in report.pairs if pair.kind == "near"} == {pair[:2] for pair in closest}
+    said = next(verdict.text for verdict in report.verdicts if verdict.topic == "alike")
+    assert said.startswith("4 pairs look alike") and "of 6 only the 2 most alike were compared" in said
+
+
 def test_a_bird_changed_in_the_same_scene_is_another_picture(tmp_path):
     """A patch of a thirtieth of the picture is too small for hash and thumbnail, and large enough for a tile."""
     scene, other = photograph(0), photograph(1)
@@ -122,6 +141,37 @@ def test_a_bird_changed_in_the_same_scene_is_another_picture(tmp_path):
     changed.paste(other.crop((140, 100, 200, 144)), (140, 100))
     first, same, second = (tiles.sheet(image, side=128) for image in (scene, scene.resize((160, 120)), changed))
     assert tiles.are_one(first, same) and not tiles.are_one(first, second)
+
+
+CUTS: dict[str, Callable[[Image.Image], Image.Image]] = {  # of 320 x 240 pixels
+    "crop 3 %": lambda image: image.crop((10, 7, 310, 233)),
+    "crop 6 %": lambda image: image.crop((19, 14, 301, 226)),
+    "corner": lambda image: image.crop((22, 16, 320, 240)),
+    "frame": lambda image: ImageOps.expand(image, 14, (255, 255, 255)),
+    "crop in a frame": lambda image: ImageOps.expand(image.crop((12, 0, 320, 240)), 10),
+    "mirrored crop": lambda image: ImageOps.mirror(image.crop((16, 2, 312, 238))),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_crops_and_frames_are_compared_where_both_show_something(name, tmp_path):
+    """And another bird in the same scene, cut in the same way, stays another picture."""
+    scene, other, changed = photograph(0), photograph(1), photograph(0)
+    changed.paste(other.crop((140, 100, 200, 144)), (140, 100))
+    files = [tmp_path / f"{row}.jpg" for row in range(3)]
+    for file, image in zip(files, (scene, CUTS[name](scene), CUTS[name](changed)), strict=True):
+        image.save(file, quality=90)
+    pairs = [tiles.Alike(0, row, name.startswith("mirrored")) for row in (1, 2)]
+    proofs = tiles.prove(pairs, tuple(map(examine, files)), lambda row: Image.open(files[row]))
+    assert list(proofs) == [True, False]
+
+
+def test_a_crop_is_found_where_it_was_cut():
+    scene = photograph(2)
+    whole, part = (tiles.sheet(image, side=128).square for image in (scene, scene.crop((16, 18, 310, 240))))
+    assert tiles._place(part, whole).flatten().tolist() == pytest.approx([18 / 240, 1, 16 / 320, 310 / 320], abs=0.006)
+    back = [-18 / 222, 1, -16 / 294, 1 + 10 / 294]  # the whole, seen from the part, reaches beyond it
+    assert tiles._place(whole, part).flatten().tolist() == pytest.approx(back, abs=0.006)
 
 
 def test_flat_pictures_tell_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from typing import NamedTuple
 
 import torch
@@ -50,7 +51,7 @@ def find_pairs(
     seen = thumbnails(subjects.exams)
     close = close_pairs(perceptual_hash(seen), within=settings.near)
     matches = [match for match in _matches(close, seen) if _confirmed(subjects, match, settings.alike)]
-    matches = _with_proofs(subjects, matches, prove)
+    matches = _with_proofs(subjects, matches, prove, most=settings.compared)
     if features is not None:
         known = {match[:2] for match in matches}
         near = [pair for pair in similar_pairs(features, least=settings.cosine) if pair not in known]
@@ -75,9 +76,10 @@ def _confirmed(subjects: Subjects, match: Match, alike: float) -> bool:
     return match.correlation >= alike or _kind(subjects, match) != "alike"
 
 
-def _with_proofs(subjects: Subjects, matches: Sequence[Match], prove: Prove) -> list[Match]:
+def _with_proofs(subjects: Subjects, matches: Sequence[Match], prove: Prove, *, most: int) -> list[Match]:
     """The same matches, those proven that only hash and thumbnail have found and the pictures themselves confirm."""
     open_ones = [match for match in matches if _kind(subjects, match) == "alike"]
+    open_ones = sorted(nlargest(most, open_ones, key=lambda match: match.correlation))
     proofs = prove([Alike(match.first, match.second, match.mirrored) for match in open_ones])
     proven = {match[:2] for match, proof in zip(open_ones, proofs, strict=True) if proof}
     return [match._replace(proven=match[:2] in proven) for match in matches]

@@ -5,7 +5,8 @@ report.json holds, in this order:
     wingbar      version that wrote it
     path, name   what was checked, and as which data set; `guessed` says whether the name was a guess
     settings     near (largest distance of hashes), alike (least correlation of thumbnails),
-                 encoder (null without one), cosine (least similarity of features)
+                 encoder (null without one), cosine (least similarity of features),
+                 compared (most pairs of which the pictures themselves are compared, the most alike ones)
     verdicts     [{severity: problem | note, topic, text}], the gravest first
     splits       {name: {images, readable, digest, notes, classes: {class: images},
                  unreadable: [{name, reason}], formats, modes, bytes, width and height: [least, median, most],
@@ -15,8 +16,8 @@ report.json holds, in this order:
     groups       [[{split, name, class}]], pictures that pairs connect, the largest first
 
 The kinds of pairs are "same file"; "same pixels"; "near", one picture saved again, resized, mirrored or slightly
-cropped; "alike" to hash and thumbnail, but too small, too flat or too different in detail to be called one picture;
-and "neighbours" of the encoder only. Groups are of the first three kinds.
+cropped; "alike" to hash and thumbnail, but too small, too flat or too different in detail to be called one picture, or
+one pair too many to be compared; and "neighbours" of the encoder only. Groups are of the first three kinds.
 
 A distance is null where only the encoder found the pair, a cosine is null without an encoder, a class is null
 without labels.
@@ -142,6 +143,7 @@ class Settings(NamedTuple):
     alike: float = 0.85
     encoder: str | None = None
     cosine: float = 0.9
+    compared: int = 5_000  # minutes, at some 40 ms each: a film may have a hundred thousand pairs
 
 
 class Report(NamedTuple):

@@ -68,10 +68,12 @@ def _look_alikes(report: Report) -> Iterator[Verdict]:
     if alike := [pair for pair in report.pairs if pair.kind == "alike"]:
         across = sum(pair.first.split != pair.second.split for pair in alike)
         where = f" ({across:,} across splits, {sum(pair.contradictory for pair in alike):,} under two labels)"
+        most, found = report.settings.compared, sum(pair.kind in ("near", "alike") for pair in report.pairs)
+        only = f"; of {found:,} only the {most:,} most alike were compared in detail" if found > most else ""
         yield _note(
             "alike",
             f"{_count(len(alike), 'pair looks', 'pairs look')} alike{where}, but too small, too flat or too different "
-            "in detail to say whether it is one picture: look at pairs.png",
+            f"in detail to say whether it is one picture{only}: look at pairs.png",
         )
 
 

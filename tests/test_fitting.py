@@ -95,9 +95,10 @@ def _full(self, batch):
 
 def test_the_command_says_one_sentence_and_exits_with_2(room, tmp_path, capsys):
     room(MoCo, 1)
-    options = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
+    words = {"run.device": "device"}
+    options = [word for name, value in SMALL.items() for word in (f"--{words.get(name, name)}", str(value))]
     with pytest.raises(SystemExit) as stop:
-        main(["train", "moco", *options, "--run.out", str(tmp_path / "a")])
+        main(["train", "moco", *options, "--out", str(tmp_path / "a")])
     said = capsys.readouterr().err.splitlines()[-1]
     assert stop.value.code == 2
     assert said.startswith("wingbar: a batch of 12 does not fit the memory of this machine, and no more parts would; ")

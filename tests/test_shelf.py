@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from wingbar import runs
+from wingbar import fitting, runs
 from wingbar.build import build_method
 from wingbar.methods import Rebuild
 from wingbar.recipes import recipe_named
@@ -38,13 +38,13 @@ def record(result):
 def initialised(monkeypatch):
     """How many decoders have been initialised so far."""
     count = []
-    train = runs.train
+    train = fitting.train
 
     def counting(method, *rest, **options):
         count.extend([method] if isinstance(method, Rebuild) else [])
         train(method, *rest, **options)
 
-    monkeypatch.setattr(runs, "train", counting)
+    monkeypatch.setattr(fitting, "train", counting)
     return count
 
 
@@ -64,7 +64,7 @@ def test_killed_before_its_first_checkpoint_a_run_takes_the_decoder_again(tmp_pa
     shelf = DecoderShelf(tmp_path / "shelf", "images")
     whole = run(tmp_path, "whole", shelf=shelf)
     with monkeypatch.context() as dying:
-        dying.setattr(runs, "train", lambda *rest, **options: 1 / 0)
+        dying.setattr(fitting, "train", lambda *rest, **options: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path, "killed", shelf=shelf)
     again = run(tmp_path, "killed", shelf=shelf, **{"run.resume": True})

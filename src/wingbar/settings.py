@@ -52,6 +52,7 @@ LIMITS = {
     "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER),
     "run.pictures_every": (0, FOREVER),
 }  # fmt: skip
+ENDLESS = {"synth.kappa", "run.save_minutes"}  # infinite means: every dimension, never
 
 
 def to_json(config: Config) -> str:
@@ -148,7 +149,7 @@ def check_limits(config: Config) -> None:
     for name, (low, high) in LIMITS.items():
         part, _, key = name.partition(".")
         value = getattr(getattr(config, part), key)
-        if value is not None and not (low <= value <= high and math.isfinite(value)):  # no number fails, too
+        if value is not None and not (low <= value <= high and (math.isfinite(value) or name in ENDLESS)):
             above = "above 0" if low == ABOVE_ZERO else f"at least {low}"
             most = f" and at most {high}" if high < FOREVER else " and finite" if math.isinf(value) else ""
             raise UserError(f"{name} is {value}; it must be {above}{most}")

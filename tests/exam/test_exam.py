@@ -257,7 +257,7 @@ def test_weights_have_one_hash_wherever_they_lie(tmp_path):
         (["{run}", "--data.root", "{tmp}/flat/one", "--data.name", "folder"], "no class folder"),
         (["{run}", "--data.root", "{tmp}/single", "--data.name", "folder"], "of one class"),
         (["{run}", "--data.root", "{tmp}/nowhere", "--data.name", "folder"], "is missing"),
-        (["{run}", "--data.root", "{tmp}/untested", "--data.name", "folder"], "is missing"),
+        (["{run}", "--data.root", "{tmp}/untested", "--data.name", "folder"], "no test split"),
         (["{run}", "--out", "{tmp}/bare.pth"], "give --out another folder"),
         (["{run}", "--batch", "0"], "give at least 1"),
         (["{run}", "--protocols", "labels", "--labels.fractions", "2"], "up to 1"),

@@ -11,12 +11,13 @@ import torch
 from PIL import Image
 
 from wingbar.errors import UserError
+from wingbar.files import NotWritten
 from wingbar.show.cam import laid_over
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.contents import Ladder, Neighbourhood, Pairs, Ranking
 from wingbar.show.neighbours import draw_ranking
 from wingbar.show.pairs import draw_ladder, draw_pairs
-from wingbar.show.sheet import printable, sheet, shortened
+from wingbar.show.sheet import drawable, sheet, shortened
 from wingbar.show.style import DARK, LIGHT, THEMES, figure, save
 
 SEED = torch.Generator().manual_seed(0)
@@ -85,7 +86,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device", str(self))
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(NotWritten, match=r"a\.png could not be written: No space"):
         save(draw_cells([[Cell(noise(3, 8, 8))]]), tmp_path / "a", ("png", "svg"))
     assert [found.name for found in tmp_path.iterdir()] == ["a.png"] and path.read_bytes() == before
 
@@ -126,7 +127,7 @@ def test_long_names_are_cut_and_strange_ones_drawn(tmp_path):
     ]
     shown = text(draw_cells(cells), tmp_path)
     assert "…" in shown and "57.webp" in shown and "a very long name of" not in shown and "$x$ �" in shown
-    assert printable("a\nb") == "a�b" and shortened("abc", len, 0.0) == "…"
+    assert drawable("a\nb") == "a�b" and shortened("abc", len, 0.0) == "…"
 
 
 def test_a_map_of_attention_leaves_the_image_to_be_seen():

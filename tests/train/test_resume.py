@@ -85,7 +85,9 @@ def assert_equal_trees(one, other):
 def command(out: Path) -> list[str]:
     """The command line of the same run."""
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "run.out": str(out)}.items()]
-    settings = [s.replace("--run.tensorboard=False", "--run.no-tensorboard") for s in settings]
+    words = {"--run.tensorboard=False": "--run.no-tensorboard", "--run.out": "--out", "--run.device": "--device"}
+    for old, new in words.items():
+        settings = [setting.replace(old, new) for setting in settings]
     return [sys.executable, "-m", "wingbar", "train", "try-synth", *settings]
 
 

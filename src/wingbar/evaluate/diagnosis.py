@@ -83,7 +83,7 @@ def read_record(run: Path) -> Record:
         config = read_config(run / "config.json")
         images = int(json.loads((run / "environment.json").read_text(encoding="utf-8"))["images"])
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, UserError, json.JSONDecodeError) as error:
         raise UserError(f"{run} holds no record of a training ({error}); give the folder of a run") from error
     training = [line for line in map(json.loads, lines) if line["stage"] == "train"]
     if not training:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MARGIN", "NOTE", "TITLE", "Picture", "Sheet", "printable", "sheet", "shortened", "wrapped"]
+__all__ = ["MARGIN", "NOTE", "TITLE", "Picture", "Sheet", "drawable", "sheet", "shortened", "wrapped"]
 
 MARGIN = 0.16  # around everything
 TITLE, NOTE = 0.27, 0.14  # heights of the lines above and below
@@ -64,7 +64,7 @@ class Sheet:
         bold: bool = False,
     ) -> None:
         """A line whose middle is at this height; a line that does not `fit` loses its middle."""
-        line = printable(text)
+        line = drawable(text)
         weight = "bold" if bold else "normal"
         if fit is not None:
             line = shortened(line, lambda words: _length(words, size, weight), fit)
@@ -132,7 +132,7 @@ def wrapped(text: str, width: float, *, size: float = 7.0) -> list[str]:
     return textwrap.wrap(text, int(width * POINTS / (LETTER * size)))
 
 
-def printable(text: str) -> str:
+def drawable(text: str) -> str:
     """The text with a mark for what no font can draw: control characters, and bytes that are no letters."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 

@@ -60,7 +60,7 @@ def _chance(line: dict[str, Any], name: str) -> str:
 def hours(seconds: float) -> str:
     """Hours and minutes; a minute that has begun counts.
 
-    >>> hours(0), hours(20), hours(3 * 3600 + 5 * 60)
+    >>> hours(0.0), hours(20.0), hours(3 * 3600.0 + 5 * 60)
     ('0:00 h', '0:01 h', '3:05 h')
     """
     minutes = math.ceil(seconds / 60)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wingbar.show.sheet import MARGIN, NOTE, TITLE, printable, wrapped
+from wingbar.show.sheet import MARGIN, NOTE, TITLE, drawable, wrapped
 from wingbar.show.style import Style, figure
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def chart(
         assert engine is not None  # figures have a constrained layout
         engine.set(rect=(side, foot / whole, 1 - 2 * side, height / whole))  # type: ignore[call-arg]
         left = MARGIN / width
-        page.text(left, 1 - (MARGIN + 0.07) / whole, printable(title), va="center", fontsize=9, fontweight="bold")
+        page.text(left, 1 - (MARGIN + 0.07) / whole, drawable(title), va="center", fontsize=9, fontweight="bold")
         for number, line in enumerate(lines, start=1):
             below = (MARGIN / 2 + NOTE * (len(lines) - number + 0.5)) / whole
-            page.text(left, below, printable(line), va="center", fontsize=7, color=style.pale)
+            page.text(left, below, drawable(line), va="center", fontsize=7, color=style.pale)
         yield page
         _settle(page)
 

@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
@@ -24,6 +25,30 @@ def cache_of_our_own(tmp_path_factory):
     """Decoded images never go to the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WINGBAR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_bird_once(request):
+    """Look-alikes are drawn once and remembered, 25 ms each, but not where drawing is what is tested."""
+    from wingbar.data.lookalike import Lookalike
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.module.__name__ != "test_lookalike":
+            patch.setattr(Lookalike, "__getitem__", remembered(Lookalike.__getitem__))
+        yield
+
+
+@cache
+def remembered(draw):
+    return lru_cache(maxsize=2048)(draw)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk():
+    """Tests kill processes, not machines: what the system has taken is safe, and a third of the time was spent here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -11,33 +11,39 @@ from wingbar.errors import Interrupted, UserError
 from wingbar.story import tell_story
 from wingbar.trial import Try
 
+SMALL = {"epochs": 1, "images": 64, "classes": 2}
 
-def test_story_scores_three_encoders_and_leaves_pictures(tmp_path, capsys):
-    results = tell_story(Try(out=tmp_path / "try", epochs=1, images=128, classes=4))
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A story that was told without interruption: its folder, and what it says."""
+    out = tmp_path_factory.mktemp("whole") / "try"
+    return out, tell_story(Try(out=out, **SMALL))
+
+
+def test_story_scores_three_encoders_and_leaves_pictures(whole):
+    out, results = whole
     assert list(results["scores"]) == ["untrained", "MoCo v2", "MoCo v2 + pairs"]
     for metrics in results["scores"].values():
         assert list(metrics) == ["kNN", "linear", "rank-1", "mAP"]
         assert all(0 <= metric["low"] <= metric["value"] <= metric["high"] <= 1 for metric in metrics.values())
-    assert json.loads((tmp_path / "try" / "results.json").read_text())["scores"] == results["scores"]
-    printed = capsys.readouterr().out
-    assert printed.replace("\n", "").endswith("report.html")
+    assert json.loads((out / "results.json").read_text())["scores"] == results["scores"]
     for name in ("lookalikes.png", "pairs.png"):
-        with Image.open(tmp_path / "try" / name) as picture:
+        with Image.open(out / name) as picture:
             assert picture.width > 300
-    page = (tmp_path / "try" / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
     for metrics in results["scores"].values():
         for metric in metrics.values():
             assert json.dumps(metric, separators=(",", ":")).strip("{}") in page
 
 
-def test_interrupted_story_goes_on_and_ends_the_same(tmp_path, monkeypatch):
-    small = {"epochs": 1, "images": 64, "classes": 2}
-    whole = tell_story(Try(out=tmp_path / "whole", **small))
+def test_interrupted_story_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: True))
     with pytest.raises(Interrupted):
-        tell_story(Try(out=tmp_path / "cut", **small))
+        tell_story(Try(out=tmp_path / "cut", **SMALL))
     monkeypatch.undo()
-    assert tell_story(Try(out=tmp_path / "cut", **small))["scores"] == whole["scores"]
+    assert tell_story(Try(out=tmp_path / "cut", **SMALL))["scores"] == whole[1]["scores"]
+    assert capsys.readouterr().out.replace("\n", "").endswith("report.html")
 
 
 @pytest.mark.parametrize("name", ["results.json", "try-moco/thesis.txt", "notes.txt"])

@@ -67,6 +67,13 @@ def assert_same_run(one: Path, other: Path):
     )
 
 
+def assert_every_step_once(out: Path):
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for stage, last in zip(("decoder", "train"), STEPS, strict=True):
+        steps = [line["step"] for line in lines if line["stage"] == stage]
+        assert steps == sorted(set(steps)) and steps[-1] == last
+
+
 def assert_equal_trees(one, other):
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
@@ -123,10 +130,11 @@ def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
     assert killed_at(tmp_path / "run", stage, step) == -signal.SIGKILL, f"killed at {stage} step {step}"
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", undisturbed)
+    assert_every_step_once(tmp_path / "run")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, undisturbed, tmp_path):
+def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, tmp_path):
     """`train && evaluate` must not carry on with half a run."""
     out = tmp_path / "run"
     process = start(*command(out))
@@ -136,31 +144,31 @@ def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, undisturbed
     assert process.returncode == 128 + number, complained
     assert said.strip().splitlines()[-1].endswith(f"wingbar resume {out}")
     assert not (out / "encoder.safetensors").exists()
-    resume(out)
-    assert_same_run(out, undisturbed)
 
 
-def test_two_resumes_at_once_are_one(undisturbed, tmp_path):
+def test_two_resumes_at_once_are_one(undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    killed_at(out, "decoder", 2)
+    stop_after_a_step(out, monkeypatch)
     processes = [start(sys.executable, "-m", "wingbar", "resume", str(out)) for _ in range(2)]
     ended = {process.pid: (*process.communicate(timeout=120), process.returncode) for process in processes}
     (winner,) = (pid for pid, (_, _, code) in ended.items() if code == 0)
     ((_, complained, code),) = (end for pid, end in ended.items() if pid != winner)
     assert code == 2 and re.search(f"in use by process {winner} on {socket.gethostname()} since 20", complained)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    places = [(line["stage"], line["step"]) for line in lines]
-    assert len(places) == len(set(places))
+    assert_every_step_once(out)
     assert_same_run(out, undisturbed)
+
+
+def stop_after_a_step(out: Path, monkeypatch, **settings) -> None:
+    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(config(out, **settings), recipe="try-synth", quiet=True)
+    monkeypatch.undo()
 
 
 @pytest.fixture
 def interrupted(tmp_path, monkeypatch):
-    """A run that was stopped after its first step, decoder and all."""
-    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        run(config(tmp_path / "run", **{"decoder.epochs": 0}), recipe="try-synth", quiet=True)
-    monkeypatch.undo()
+    """A run that was stopped after its first step of training."""
+    stop_after_a_step(tmp_path / "run", monkeypatch, **{"decoder.epochs": 0})
     return tmp_path / "run"
 
 
@@ -197,10 +205,7 @@ def test_resuming_says_what_was_restored_and_what_changed(interrupted, capsys):
 
 def test_no_room_for_a_checkpoint_loses_nothing(undisturbed, tmp_path, monkeypatch, no_room):
     out = tmp_path / "run"
-    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        run(config(out), recipe="try-synth", quiet=True)
-    monkeypatch.undo()
+    stop_after_a_step(out, monkeypatch)
     with no_room(100_000), pytest.raises(NotWritten) as failed:
         resume(out)
     assert str(out / "checkpoint.pt") in str(failed.value) and "its last version is still whole" in str(failed.value)
@@ -212,26 +217,19 @@ def test_no_room_for_a_checkpoint_loses_nothing(undisturbed, tmp_path, monkeypat
     assert_same_run(out, undisturbed)
 
 
-def test_every_step_is_a_place_to_stop(undisturbed, tmp_path, monkeypatch):
+def test_every_step_is_a_place_to_stop(tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
+    short, steps = {"decoder.epochs": 1, "run.epochs": 2}, 15
+    run(config(tmp_path / "undisturbed", **short), recipe="try-synth", quiet=True)
     monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
-        run(config(tmp_path / "run"), recipe="try-synth", quiet=True)
-    for _ in range(sum(STEPS) - 2):
+        run(config(tmp_path / "run", **short), recipe="try-synth", quiet=True)
+    for _ in range(steps - 2):
         with pytest.raises(Interrupted):
             resume(tmp_path / "run")
     monkeypatch.undo()
     resume(tmp_path / "run")
-    assert_same_run(tmp_path / "run", undisturbed)
-
-
-def test_record_of_a_resumed_run_has_every_step_once(undisturbed, tmp_path):
-    killed_at(tmp_path / "run", "train", 5)
-    resume(tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    for stage, last in zip(("decoder", "train"), STEPS, strict=True):
-        steps = [line["step"] for line in lines if line["stage"] == stage]
-        assert steps == sorted(set(steps)) and steps[-1] == last
+    assert_same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 
 def test_resuming_a_finished_run_changes_nothing(undisturbed):

@@ -12,7 +12,6 @@ __all__ = ["keep_memory", "refuse_several", "share_cores"]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how torch's threads wait for each other
-TURNS = "10000"  # a quarter of a millisecond: longer than most pauses between two operations, shorter than a time slice
 
 
 def keep_memory() -> None:
@@ -28,13 +27,13 @@ def keep_memory() -> None:
 
 
 def share_cores() -> None:
-    """For a whole process, before torch is imported: threads that wait for one that has no core soon sleep.
+    """For a whole process, before torch is imported: threads that wait for one that has no core sleep.
 
     By default they spin for milliseconds, on the very core that it waits for, and beside another busy process training
     loses most of its speed. What the user has set stays.
     """
     if not any(name in os.environ for name in WAITING):
-        os.environ["GOMP_SPINCOUNT"] = TURNS
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def refuse_several() -> None:

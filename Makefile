@@ -12,7 +12,7 @@ try: $(STAMP)          ## the whole story on the embedded data: train, score, pi
 	$(BIN)/wingbar try
 
 test: $(STAMP)         ## every test that needs no GPU
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --doctest-modules src tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --doctest-modules src tests
 
 check: $(STAMP)        ## style and types
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from wingbar.data.datasets import lookalike_store
 from wingbar.data.views import moco, plain
 from wingbar.train.optim import build_optimizers, cosine
 
-store = lookalike_store("train", side=64, classes=8, images=256, loud=1.0)
+store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)
 encoder = build_encoder("timm/test_resnet")
 method = SynthPairs(
     MoCo(encoder, dim=64, queue=512),
@@ -26,7 +26,7 @@ def report(step: int, outputs: Sequence[Output]) -> None:
     print(step, {name: round(loss.item(), 3) for name, loss in outputs[0].losses.items()})
 
 
-train(method, batches, optimizers, lambda step: cosine(step // 8, 2), start=0, stop=16, after=[report])
+train(method, batches, optimizers, lambda step: cosine(step // 4, 2), start=0, stop=8, after=[report])
 bird = Lookalike(size=64)[0].image[None]
 with torch.no_grad():
     print("feature:", method.eval().embed(plain(bird, size=64)).shape)

@@ -4,20 +4,55 @@ import importlib.util
 import os
 import resource
 import sys
+from collections import Counter
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test starts compiles all our files
 
+import beartype  # noqa: F401  what our modules import is imported before the hook below, which compiles it all anew
+import jaxtyping
 import pytest
+import timm  # noqa: F401
 import torch
-from jaxtyping import install_import_hook
+import torch._dynamo
+import torchvision  # noqa: F401
+
+CHECKED = 10  # calls of a function in a test: the shapes of ten thousand more would take two fifths of all the time
+calls = Counter()  # of every function's code, in the test that runs
+
+
+def sparingly(*, typechecker, check=jaxtyping.jaxtyped):
+    """In place of jaxtyping's decorator: the same checks, made when a function is called, and of its first calls."""
+
+    def decorate(function):
+        if isinstance(function, type):
+            return check(typechecker=typechecker)(function)
+        checked = cache(lambda: check(typechecker=typechecker)(function))
+
+        @wraps(function)
+        def call(*arguments, **options):
+            calls[function.__code__] += 1
+            return (checked() if calls[function.__code__] <= CHECKED else function)(*arguments, **options)
+
+        return call
+
+    return decorate
+
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
-    install_import_hook("wingbar", "beartype.beartype")
+    jaxtyping.jaxtyped = sparingly
+    jaxtyping.install_import_hook("wingbar", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def shapes_are_checked_anew():
+    """In every test."""
+    calls.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

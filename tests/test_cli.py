@@ -280,7 +280,7 @@ def test_unknown_encoder(refused, tmp_path):
         (["--run.accumulate", "3"], "run.accumulate"),
         (["--run.accumulate", "8"], "one image in each"),
         (["--data.size", "100"], "96 or 112"),
-        (["--encoder.name", "timm/swin_tiny_patch4_window7_224"], "data.size"),
+        (["--encoder.name", "timm/test_vit", "--synth.no-on", "--data.size", "100"], "data.size"),
         (["--device", "gpu"], "cuda"),
         (["--readings.pair-loss", "native"], "simsiam"),
         (["--method.name", "simsiam", "--readings.pair-loss", "native", "--synth.centred"], "synth.centred"),

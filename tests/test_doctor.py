@@ -371,6 +371,26 @@ def test_nothing_readable(tmp_path):
 # --- the real CUB ----------------------------------------------------------------------------------------------------
 
 
+# Classes with a pair in them; of the others every sixth. All 200 were looked at once: nothing else is found in them.
+PAIRED = {2, 22, 26, 58, 80, 84, 105, 115, 140, 166, 177, 178, 197}
+
+
+def extract_classes(wanted: set[int], target: Path) -> None:
+    """These classes of CUB as if there were no others."""
+    kept = tuple(f"CUB_200_2011/images/{label:03d}." for label in wanted)
+    for archive in sorted(SHARED.glob("*.tar")):
+        with tarfile.open(archive) as tar:
+            members = [member for member in tar if not member.name.endswith(".webp") or member.name.startswith(kept)]
+            tar.extractall(target, members, filter="data")
+    home = target / "CUB_200_2011"
+    labels = dict(line.split() for line in (home / "image_class_labels.txt").read_text().splitlines())
+    images = {number for number, label in labels.items() if int(label) in wanted}
+    for path in (*home.glob("*.txt"), home / "parts" / "part_locs.txt"):
+        if path.name != "classes.txt":
+            lines = path.read_text().splitlines(keepends=True)
+            path.write_text("".join(line for line in lines if line.split()[0] in images))
+
+
 @pytest.mark.shared
 def test_duplicates_of_the_real_cub(tmp_path):
     """What we saw when we looked: three leaks and one picture under two labels, and two pairs that only look alike.
@@ -380,13 +400,11 @@ def test_duplicates_of_the_real_cub(tmp_path):
     """
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
-    for archive in sorted(SHARED.glob("*.tar")):
-        with tarfile.open(archive) as tar:
-            tar.extractall(tmp_path, filter="data")
+    extract_classes(wanted := PAIRED | set(range(1, 201, 6)), tmp_path)
     report = check(tmp_path, quiet=True)
     assert report.name == "cub200"
-    assert [facts.readable for facts in report.splits.values()] == [5994, 5794]
-    assert all(len(facts.classes) == 200 for facts in report.splits.values())
+    assert sum(facts.readable for facts in report.splits.values()) > 2500
+    assert all(sum(map(bool, facts.classes.values())) == len(wanted) for facts in report.splits.values())
     pairs = [pair for pair in report.pairs if pair.correlation > 0.855]
     assert [pair.relation for pair in pairs] == [CROSS] * 3 + [INSIDE_OTHER] + [INSIDE] * 6 + [CROSS] * 2
     assert [pair.kind for pair in pairs[10:]] == ["alike"] * 2 and all(pair.sure for pair in pairs[:10])

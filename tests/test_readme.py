@@ -68,7 +68,7 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     birds = [f"00{label}.{species}/{n}.png" for label, species in ((1, "Wren"), (2, "Tern")) for n in range(8)]
     draw([Path("data/CUB_200_2011/images") / name for name in birds])
     lay_out_cub(Path("data/CUB_200_2011"), birds)
-    save_file(build_encoder("convnext_tiny").trunk.state_dict(), "my.safetensors")
+    save_file(build_encoder("resnet18").trunk.state_dict(), "my.safetensors")
     for name, recipe in RECIPES.items():
         monkeypatch.setitem(RECIPES, name, small(recipe))
     monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: build_encoder(name).trunk.state_dict())

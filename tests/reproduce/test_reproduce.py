@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from dataclasses import fields
@@ -18,6 +15,7 @@ import torch
 import tyro
 from small import command
 
+from forked import Command
 from wingbar.cli import main
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss
 from wingbar.reproduce import cost, plan, runner
@@ -27,7 +25,6 @@ from wingbar.reproduce.results import read
 from wingbar.reproduce.tables import TABLES, measures
 
 TRAINED = ("--rows", "MoCo V2", "Ours")
-SOURCE = Path(runner.__file__).parents[2]
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -52,26 +49,19 @@ def undisturbed(tmp_path_factory) -> Path:
 # --- for real --------------------------------------------------------------------------------------------------------
 
 
-def start(arguments: list[str]) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", "wingbar", *arguments], env=environment, stdout=subprocess.DEVNULL)
-
-
 def kill_in_the_middle(folder: Path, pattern: str, *, after_steps: int) -> Path:
     """Start the command, and kill it when the cell whose folder looks like this has made so many steps of training."""
-    process = start(command(folder))
+    process = Command(command(folder), folder / "said")
     try:
-        while process.poll() is None:
+        while process.running:
             for record in folder.glob(f"runs/{pattern}/metrics.jsonl"):
                 if record.read_text().count('"stage": "train"') >= after_steps:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
                     return record.parent
             time.sleep(0.005)
     finally:
-        process.kill()
-        process.wait()
-    raise AssertionError(f"it ended by itself with {process.returncode}")
+        process.send(signal.SIGKILL)
+        code = process.ended()
+    raise AssertionError(f"it ended by itself with {code}")
 
 
 def test_killed_in_two_cells_and_ended_by_two_jobs_the_table_is_the_same(undisturbed, tmp_path):

@@ -1,13 +1,10 @@
 """A run that was killed and resumed ends with the same bits as one that never stopped."""
 
 import json
-import os
 import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import Command
 from wingbar import changed, resume, run, runs
 from wingbar.errors import Interrupted, NonFiniteLoss, UserError
 from wingbar.files import NotWritten
@@ -31,14 +29,14 @@ SMALL = {
     "method.queue": 20,  # no multiple of the batch: the ring wraps in the middle of one
     "synth.bank": 20,
     "synth.kappa": 0.2,
-    "decoder.epochs": 2,
-    "run.epochs": 4,
+    "decoder.epochs": 1,
+    "run.epochs": 3,
     "run.log_every": 3,
     "run.save_minutes": 0.0,  # a checkpoint after every step
     "run.tensorboard": False,
     "run.device": "cpu",
 }
-STEPS = (10, 20)  # of decoder initialisation and of training
+STEPS = (5, 15)  # of decoder initialisation and of training
 
 
 def config(out, **settings):
@@ -90,44 +88,39 @@ def assert_equal_trees(one, other):
 
 
 def command(out: Path) -> list[str]:
-    """The command line of the same run."""
+    """The words of the same run on the command line."""
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "run.out": str(out)}.items()]
     words = {"--run.tensorboard=False": "--run.no-tensorboard", "--run.out": "--out", "--run.device": "--device"}
     for old, new in words.items():
         settings = [setting.replace(old, new) for setting in settings]
-    return [sys.executable, "-m", "wingbar", "train", "try-synth", *settings]
+    return ["train", "try-synth", *settings]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_step(process: subprocess.Popen[str], out: Path, stage: str, step: int) -> None:
+def wait_for_step(process: Command, out: Path, stage: str, step: int) -> None:
     """Until the checkpoint on the disk is at least that far, read as the atomic file it promises to be."""
     path, stages = out / "checkpoint.pt", ("decoder", "train")
-    while process.poll() is None:
+    while process.running:
         if path.exists():
             place, _ = checkpoint.read(path)
             if (stages.index(place.stage), place.step) >= (stages.index(stage), step):
                 return
-        time.sleep(0.01)
-    raise AssertionError(f"the run ended before {stage} step {step}: {process.communicate()}")
+        time.sleep(0.02)
+    raise AssertionError(f"the run ended before {stage} step {step}: {process.complained.read_text()}")
 
 
-def killed_at(out: Path, stage: str, step: int) -> int:
-    """Exit code of a run that was killed at that step or soon after."""
-    with start(*command(out)) as process:
-        wait_for_step(process, out, stage, step)
-        process.kill()
-        process.communicate()
-    return process.returncode
+def sent_at(out: Path, stage: str, step: int, number: signal.Signals) -> tuple[int, str]:
+    """Exit code and last words of a run that got a signal at that step or soon after."""
+    process = Command(command(out), out.parent / "said")
+    wait_for_step(process, out, stage, step)
+    process.send(number)
+    return process.ended(), process.said.read_text()
 
 
 @pytest.mark.parametrize("stage", ["decoder", "train"])
 def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
     step = random.SystemRandom().randrange(1, STEPS[stage == "train"] - 2)
-    assert killed_at(tmp_path / "run", stage, step) == -signal.SIGKILL, f"killed at {stage} step {step}"
+    code, _ = sent_at(tmp_path / "run", stage, step, signal.SIGKILL)
+    assert code == -signal.SIGKILL, f"killed at {stage} step {step}"
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", undisturbed)
     assert_every_step_once(tmp_path / "run")
@@ -137,11 +130,8 @@ def test_sigkill_at_a_random_step_leaves_no_trace(stage, undisturbed, tmp_path):
 def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, tmp_path):
     """`train && evaluate` must not carry on with half a run."""
     out = tmp_path / "run"
-    process = start(*command(out))
-    wait_for_step(process, out, "train", 2)
-    process.send_signal(number)
-    said, complained = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, complained
+    code, said = sent_at(out, "train", 2, number)
+    assert code == 128 + number
     assert said.strip().splitlines()[-1].endswith(f"wingbar resume {out}")
     assert not (out / "encoder.safetensors").exists()
 
@@ -149,11 +139,11 @@ def test_a_signal_saves_says_how_to_resume_and_is_no_success(number, tmp_path):
 def test_two_resumes_at_once_are_one(undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "run"
     stop_after_a_step(out, monkeypatch)
-    processes = [start(sys.executable, "-m", "wingbar", "resume", str(out)) for _ in range(2)]
-    ended = {process.pid: (*process.communicate(timeout=120), process.returncode) for process in processes}
-    (winner,) = (pid for pid, (_, _, code) in ended.items() if code == 0)
-    ((_, complained, code),) = (end for pid, end in ended.items() if pid != winner)
-    assert code == 2 and re.search(f"in use by process {winner} on {socket.gethostname()} since 20", complained)
+    both = [Command(["resume", str(out)], tmp_path / "said") for _ in range(2)]
+    winner, other = sorted(both, key=Command.ended)
+    assert (winner.ended(), other.ended()) == (0, 2)
+    holder = f"in use by process {winner.process.pid} on {socket.gethostname()} since 20"
+    assert re.search(holder, other.complained.read_text())
     assert_every_step_once(out)
     assert_same_run(out, undisturbed)
 
@@ -199,7 +189,7 @@ def test_resuming_says_what_was_restored_and_what_changed(interrupted, capsys):
     edit(interrupted, "run", "log_every", 1)
     resume(interrupted)
     said = capsys.readouterr().err
-    assert re.search(r"restored from .*checkpoint.pt: step 1 of 20 of stage train, saved 20\d\d-", said)
+    assert re.search(r"restored from .*checkpoint.pt: step 1 of 15 of stage train, saved 20\d\d-", said)
     assert "changed since this run began: run.log_every is 1, was 3" in said
 
 
@@ -219,7 +209,7 @@ def test_no_room_for_a_checkpoint_loses_nothing(undisturbed, tmp_path, monkeypat
 
 def test_every_step_is_a_place_to_stop(tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
-    short, steps = {"decoder.epochs": 1, "run.epochs": 2}, 15
+    short, steps = {"decoder.epochs": 1, "run.epochs": 1}, 10
     run(config(tmp_path / "undisturbed", **short), recipe="try-synth", quiet=True)
     monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
@@ -240,7 +230,8 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed):
 
 
 def test_accumulated_gradients_enqueue_each_image_once(tmp_path):
-    result = run(config(tmp_path / "run", **{"run.accumulate": 2}), recipe="try-synth", quiet=True)
+    settings = {"run.accumulate": 2, "decoder.epochs": 0, "run.save_minutes": 60.0}
+    result = run(config(tmp_path / "run", **settings), recipe="try-synth", quiet=True)
     assert result.method.base.queue.position == (STEPS[1] * 8) % 20
     assert len(result.method.base.queue) == 20
 

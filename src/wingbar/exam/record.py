@@ -60,7 +60,7 @@ def commit() -> str | None:
     try:
         name, changes = (
             subprocess.run(["git", "-C", home, *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--", "src"))
+            for words in (("rev-parse", "HEAD"), ("--no-optional-locks", "status", "--porcelain", "--", "src"))
         )
     except (OSError, subprocess.CalledProcessError):
         return None

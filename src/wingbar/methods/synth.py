@@ -70,6 +70,7 @@ class Readings:
     pair_trains_decoder: bool = False  # A16
 
 
+DEFAULTS = Readings()
 OWN_NAMES = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
 Value = TypeVar("Value")
 
@@ -102,7 +103,7 @@ class SynthPairs(nn.Module):
         *,
         alpha: float = 1.0,
         nu: float = 0.5,
-        readings: Readings = Readings(),  # noqa: B008  frozen
+        readings: Readings = DEFAULTS,
     ) -> None:
         super().__init__()
         self.base, self.decoder, self.criteria = base, decoder, nn.ModuleList(criteria)

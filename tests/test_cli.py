@@ -433,6 +433,7 @@ def test_no_room_is_one_sentence_that_names_the_file(command, copied, photos, no
     assert stop.value.code == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert sentence.startswith(f"wingbar: {copied}") and "could not be written: File too large" in sentence
+    assert sentence.endswith(". Then the same command does the rest")
     assert {name: text for name, text in snapshot(copied).items() if name in before} == before
     assert not list(copied.rglob(".*partial"))
 

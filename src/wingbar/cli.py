@@ -25,6 +25,7 @@ from wingbar.data.cachecommand import cache
 from wingbar.doctor.command import data
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
+from wingbar.files import NotWritten
 from wingbar.gallery.command import show
 from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.recipes import RECIPES, START_HERE, recipe_named
@@ -161,6 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         COMMANDS[command](rest)
     except BrokenPipeError:  # somebody piped us into `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except NotWritten as error:
+        if not getattr(error, "__notes__", ()):  # a run says by itself how it goes on
+            error.add_note("Then the same command does the rest")
+        _fail(error, code=2)
     except UserError as error:
         _fail(error, code=2)
     except OSError as error:

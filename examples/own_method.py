@@ -17,7 +17,7 @@ from wingbar.data.views import moco, plain
 from wingbar.heads import mlp
 from wingbar.losses import blind_loss, geometry, nt_xent
 from wingbar.train.loop import After
-from wingbar.train.optim import build_optimizers
+from wingbar.train.optim import Rule, build_optimizers
 from wingbar.types import ParamGroup
 
 
@@ -45,6 +45,10 @@ class SimCLR(nn.Module):
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
 
+    def probe(self, batch: Batch) -> Tensor:
+        """The view that criteria compare a plain image with."""
+        return batch.views[1]
+
     def embed(self, image: Tensor) -> Tensor:
         """The feature that is evaluated."""
         return self.encoder(image).vector
@@ -60,7 +64,7 @@ def main(steps: int = 8) -> SynthPairs:
     encoder = build_encoder("timm/test_resnet")
     method = SynthPairs(SimCLR(encoder), tiny_decoder(encoder.dim, 64), [GradCam()])
     batches = Batches(store, moco(size=64), lambda images, aspect: plain(images, size=64), size=32)
-    optimizers = build_optimizers(method.param_groups(), lr=0.03, momentum=0.9, weight_decay=1e-4, decoder_lr=1e-3)
+    optimizers = build_optimizers(method.param_groups(), Rule(lr=0.03))
     report: After = lambda step, outputs: print(step, {k: round(v.item(), 3) for k, v in outputs[0].losses.items()})  # noqa: E731
     train(method, batches, optimizers, lambda step: 1.0, start=0, stop=steps, after=[report])
     return method

@@ -8,7 +8,8 @@ from wingbar import GradCam, Lookalike, LowVariance, MoCo, Output, SynthPairs, b
 from wingbar.data.batches import Batches
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.views import moco, plain
-from wingbar.train.optim import build_optimizers, cosine
+from wingbar.schedules import cosine
+from wingbar.train.optim import Rule, build_optimizers
 
 store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)
 encoder = build_encoder("timm/test_resnet")
@@ -18,7 +19,7 @@ method = SynthPairs(
     [GradCam(eps=0.1), LowVariance(encoder.dim, size=256, kappa=0.1)],
 )
 batches = Batches(store, moco(size=64), lambda images, aspect: plain(images, size=64), size=32)
-optimizers = build_optimizers(method.param_groups(), lr=0.03, momentum=0.9, weight_decay=1e-4, decoder_lr=1e-3)
+optimizers = build_optimizers(method.param_groups(), Rule(lr=0.03))
 
 
 def report(step: int, outputs: Sequence[Output]) -> None:

@@ -27,7 +27,7 @@ import tyro
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from wingbar.config import Config
+from wingbar.configfile import from_json
 from wingbar.criteria import GradCam, LowVariance, ascent, descent, magnitude, own_term
 from wingbar.data.batches import Batches
 from wingbar.data.store import Store
@@ -36,10 +36,11 @@ from wingbar.exam.splits import open_split
 from wingbar.images import find_source
 from wingbar.losses import unit_length
 from wingbar.machine import choose_device
+from wingbar.methods import METHODS
 from wingbar.methods.synth import student_view
 from wingbar.perturb import by_rank, minmax
 from wingbar.saved import load_method
-from wingbar.settings import changed, from_json
+from wingbar.settings import Config, changed
 from wingbar.stages import build_views, plain_images
 from wingbar.types import Probe
 
@@ -79,7 +80,7 @@ def look(config: Config, base: Any, store: Store) -> tuple[list[Probe], Int[Tens
     size, parts = config.data.batch, config.run.accumulate
     batches = Batches(store, build_views(config), plain_images(config), size=size, parts=parts)
     for batch in chain.from_iterable(map(batches, range(batches.per_epoch))):
-        second = student_view(base, batch.views[-1])
+        second = student_view(base, base.probe(batch))
         probes.append(Probe(base.encoder(batch.image).vector, base.project, lambda second=second: second))
         rows.append(batch.index)
     return probes, torch.cat(rows)
@@ -87,11 +88,12 @@ def look(config: Config, base: Any, store: Store) -> tuple[list[Probe], Int[Tens
 
 def criteria(config: Config, feature: Float[Tensor, "n dim"]) -> Iterator[tuple[str, nn.Module]]:
     """Grad-CAM with every sign, stretched either way, and low variance with these features in its bank."""
-    loss = partial(own_term, temperature=config.synth.temperature)
+    settings = config.settings_of("pairs") or METHODS["pairs"].settings()
+    loss = partial(own_term, temperature=settings.temperature)
     for sign in (ascent, descent, magnitude):
         for stretch in (minmax, by_rank):
             yield f"Grad-CAM, {sign.__name__}, {stretch.__name__}", GradCam(loss=loss, rectify=sign, stretch=stretch)
-    narrow = LowVariance(feature.shape[1], size=len(feature), kappa=config.synth.kappa).to(feature.device)
+    narrow = LowVariance(feature.shape[1], size=len(feature), kappa=settings.kappa).to(feature.device)
     narrow.after_step(feature)
     yield "low variance", narrow
 

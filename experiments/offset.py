@@ -19,7 +19,6 @@ import tyro
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.data import views
 from wingbar.data.store import Store
 from wingbar.encoder import Encoder
@@ -28,7 +27,7 @@ from wingbar.evaluate.linear import linear_places
 from wingbar.evaluate.paper import linear_paper
 from wingbar.images import find_source, open_source
 from wingbar.machine import choose_autocast, choose_device
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 from wingbar.weights import encoder_with_weights
 
 
@@ -96,7 +95,7 @@ def fill_bank(asked: Offset) -> Bank:
     centre, cut = partial(views.centre, size=asked.size), views.crops(size=asked.size)
     generator = torch.Generator(device).manual_seed(0)
     return Bank(
-        torch.stack([_embed(encoder, train, lambda i, a: cut(i, a, generator)[0]) for _ in range(asked.crops)]),
+        torch.stack([_embed(encoder, train, lambda i, a: cut(i, a, None, generator)[0]) for _ in range(asked.crops)]),
         _embed(encoder, train, centre),
         _labels(train).to(device),
         _embed(encoder, held, centre),

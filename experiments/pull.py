@@ -23,14 +23,12 @@ import tyro
 from torch import Tensor
 from torch.nn import functional
 
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.store import Store
 from wingbar.images import find_source, open_source
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
-from wingbar.settings import changed, parsed
-from wingbar.stages import Stage, build_stages
+from wingbar.settings import Config, changed, parsed
+from wingbar.stages import Stage, build_method, build_stages
 from wingbar.train.loop import train
 
 FILLING = 2  # batches until low variance has enough features to judge by
@@ -67,8 +65,9 @@ def main(asked: Pull) -> None:
     ready = training.method.state_dict()
     for centred in (False, True):
         for noise in asked.noises:
-            loud = {"synth.eps_g": noise * config.synth.eps_g, "synth.eps_var": noise * config.synth.eps_var}
-            other = changed(config, {**loud, "synth.centred": centred})
+            usual = config.settings_of("pairs")
+            loud = {"pairs.eps_g": noise * usual.eps_g, "pairs.eps_var": noise * usual.eps_var}
+            other = changed(config, {**loud, "pairs.centred": centred})
             stage = _stages(other, store)[-1]
             stage.method.load_state_dict(ready)
             seen = _looked_at(other, stage, asked.batches)

@@ -23,8 +23,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from wingbar.bench.data import torchvision_views
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.readers import read
 from wingbar.evaluate.features import embed_store
 from wingbar.evaluate.knn import knn_correct
@@ -34,10 +32,10 @@ from wingbar.images import find_source, open_source
 from wingbar.machine import choose_autocast, choose_device, release_parts
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
-from wingbar.settings import changed
-from wingbar.stages import build_optimizers, plain_images, prepare
+from wingbar.schedules import cosine
+from wingbar.settings import Config, changed, fitting
+from wingbar.stages import build_method, build_optimizers, plain_images, prepare
 from wingbar.train.loop import train
-from wingbar.train.optim import cosine
 from wingbar.types import Batch
 
 
@@ -87,11 +85,12 @@ def _one(comparison: Comparison, name: str, seed: int) -> dict[str, float]:
         "data.batch": comparison.batch,
         "encoder.name": comparison.encoder,
         "encoder.weights": comparison.weights,
-        "decoder.epochs": comparison.epochs,
+        "pairs.decoder.epochs": comparison.epochs,
         "run.epochs": comparison.epochs,
         "run.seed": seed,
     }
-    config = changed(recipe_named(name.removesuffix("-torchvision")), settings)
+    recipe = recipe_named(name.removesuffix("-torchvision"))
+    config = changed(recipe, fitting(settings, recipe))
     if name.endswith("-torchvision"):
         return _scores(config, _train_on_loader(config, comparison.workers), linear=comparison.linear)
     with tempfile.TemporaryDirectory() as folder:

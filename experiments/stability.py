@@ -31,8 +31,6 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from wingbar import criteria, perturb
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.batches import fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
@@ -48,8 +46,8 @@ from wingbar.losses import centred, full_precision, unit_length, widened
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.methods.synth import student_view
 from wingbar.recipes import recipe_named
-from wingbar.settings import changed, parsed
-from wingbar.stages import Stage, build_optimizers, build_stages, plain_images
+from wingbar.settings import Config, changed, fitting, parsed
+from wingbar.stages import Stage, build_method, build_optimizers, build_stages, plain_images
 from wingbar.train.loop import train
 from wingbar.train.optim import Optimizers
 from wingbar.types import Batch, Output, ParamGroup, Probe
@@ -325,7 +323,8 @@ def config_of(asked: Asked, trial: Trial) -> Config:
         "run.compile": "off",  # a minute or two per process, and every run is a new network
         **parsed(asked.set),
     }
-    return changed(recipe_named("moco-tuned"), settings)
+    recipe = recipe_named("moco-tuned")
+    return changed(recipe, fitting(settings, recipe))
 
 
 def build(config: Config, trial: Trial, asked: Asked, store: Store, device: torch.device) -> tuple[Stage, MoCoAndTerms]:
@@ -342,7 +341,7 @@ def terms(config: Config, trial: Trial, asked: Asked, base: Any) -> dict[str, nn
     """What an arm and a remedy add to MoCo v2's loss."""
     remedy, found = remedy_named(trial.remedy), {}
     if trial.arm != "moco":
-        judging = _criteria(config, asked.noise, base) if trial.arm.startswith("feature") else []
+        judging = _criteria(config, asked, base) if trial.arm.startswith("feature") else []
         noise = FeatureNoise(judging, uniform=trial.arm == "feature-uniform", tied=remedy.tied)
         found["pair"] = FeaturePairs(noise, nu=asked.nu)
     if remedy.explain:
@@ -352,9 +351,10 @@ def terms(config: Config, trial: Trial, asked: Asked, base: Any) -> dict[str, nn
     return found
 
 
-def _criteria(config: Config, noise: float, base: Any) -> list[nn.Module]:
+def _criteria(config: Config, asked: Asked, base: Any) -> list[nn.Module]:
     """Grad-CAM by rank and magnitude, and low variance; noise in units of the paper's."""
-    synth, batch = config.synth, config.data.batch
+    own = {name: value for name, value in parsed(asked.set).items() if name.startswith("pairs.")}
+    synth, batch, noise = changed(Config(), own).settings_of("pairs"), config.data.batch, asked.noise
     cam = criteria.GradCam(eps=noise * synth.eps_g, rectify=criteria.magnitude, stretch=perturb.by_rank)
     size, ready = synth.bank, min(2 * batch, synth.bank)
     low = criteria.LowVariance(base.encoder.dim, size=size, kappa=synth.kappa, eps=noise * synth.eps_var, ready=ready)
@@ -374,7 +374,8 @@ def follow(
             for parameter in parameters:
                 parameter.requires_grad_(part not in frozen)
         autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
-        schedule = lambda step: stage.schedule(step) * min(1.0, (step + 1) / max(1, remedy.warm))  # noqa: E731
+        warm = lambda step: min(1.0, (step + 1) / max(1, remedy.warm))  # noqa: E731
+        schedule = lambda step: stage.schedule(step).others * warm(step)  # noqa: E731
         train(method, stage.batches, optimizers, schedule, start=start, stop=stop, autocast=autocast, after=(watch,))
 
     method.train()

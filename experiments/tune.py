@@ -23,18 +23,18 @@ from typing import Annotated, Any
 
 import tyro
 
-from wingbar.config import Config
 from wingbar.errors import Collapsed, NonFiniteLoss, UserError
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data
 from wingbar.exam.splits import split_digest
 from wingbar.files import read_lines
 from wingbar.images import find_source
+from wingbar.oldnames import recorded, today
 from wingbar.recipes import recipe_named
 from wingbar.reproduce.numerics import NUMERICS
 from wingbar.reproduce.results import append
 from wingbar.runs import run
-from wingbar.settings import changed, named, parsed
+from wingbar.settings import Config, changed, fitting, named, parsed
 from wingbar.shelf import DecoderShelf
 
 FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
@@ -83,11 +83,13 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
     """The same on top of a recipe that stays what it is: MoCo v2 or the method in the paper's settings."""
     if settings["recipe"] == FROZEN:
         return settings
-    whole = changed(recipe_named(settings["recipe"]), {k: v for k, v in settings.items() if k != "recipe"})
-    recipe = "default" if whole.synth.on else "moco"
+    given = {today(name): value for name, value in settings.items() if name != "recipe"}
+    whole = changed(recipe_named(settings["recipe"]), given)
+    recipe = "default" if whole.wrappers else "moco"
     plain = named(recipe_named(recipe))
-    differing = {name: value for name, value in named(whole).items() if value != plain[name]}
-    return {"recipe": recipe, **json.loads(json.dumps(differing))}  # as it will be read from the record
+    differing = {name: value for name, value in named(whole).items() if value != plain.get(name)}
+    first = recorded(differing, named(whole))
+    return {"recipe": recipe, **json.loads(json.dumps(first))}  # as it will be read from the record
 
 
 def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +129,8 @@ def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
         what, options = tuning.encoder, {"weights": tuning.weights}
         if recipe != FROZEN:
             what, options = f"{folder}/run", {}
-            config = changed(_config(tuning, recipe), {**settings, "run.out": what})
+            own = {today(name): value for name, value in settings.items()}
+            config = changed(_config(tuning, recipe), {**own, "run.out": what})
             run(config, recipe=recipe, quiet=True, shelf=_shelf(tuning, config))
         trained = time.monotonic() - began
         for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
@@ -156,14 +159,14 @@ def _config(tuning: Tuning, recipe: str) -> Config:
         "data.holdout": tuning.holdout,
         "encoder.name": tuning.encoder,
         "encoder.weights": tuning.weights,
-        "decoder.epochs": tuning.epochs,
+        "pairs.decoder.epochs": tuning.epochs,
         "run.epochs": tuning.epochs,
         "run.seed": tuning.seed,
         "run.tensorboard": False,
         "run.stop_on_collapse": True,  # it cannot win any more, and the others need the time
         **parsed(tuning.set),
     }
-    return changed(recipe_named(recipe), settings)
+    return changed(recipe_named(recipe), fitting(settings, recipe_named(recipe)))
 
 
 if __name__ == "__main__":

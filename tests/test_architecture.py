@@ -13,9 +13,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"errors", "lazy"},
     {"types"},
-    {"words"},
+    {"words", "config", "entry", "oldnames", "schedules"},
     {
         "losses",
+        "whitening",
         "state",
         "perturb",
         "heads",
@@ -24,8 +25,6 @@ LAYERS = (
         "decoder",
         "weights",
         "data",
-        "config",
-        "settings",
         "paper",
         "files",
         "tensors",
@@ -34,9 +33,10 @@ LAYERS = (
     },
     {"criteria"},
     {"methods"},
+    {"settings", "limits", "configfile", "form", "embedder"},
     {"train", "evaluate", "show"},
     {"machine"},
-    {"build", "stages", "images"},
+    {"stages", "images"},
     {"recipes"},
     {"runfolder"},
     {"provenance", "watch", "sketch", "shelf", "saved", "fitting"},
@@ -49,7 +49,7 @@ LAYERS = (
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 ALONE = {
-    "data": {"types", "errors", "files", "terminal", "data"},
+    "data": {"types", "errors", "files", "terminal", "data", "config"},
     "losses": {"types"},
     "perturb": set(),
     "heads": set(),
@@ -65,9 +65,10 @@ def part(path: Path) -> str:
 
 
 def imported_parts(path: Path) -> set[str]:
-    """First name below wingbar of everything the file imports from the package."""
+    """First name below wingbar of everything the file imports from the package, but for what only types need."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for node in (inner for outer in body if not _for_types(outer) for inner in ast.walk(outer)):
         if isinstance(node, ast.ImportFrom) and node.module == "wingbar":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wingbar."):
@@ -75,6 +76,10 @@ def imported_parts(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("wingbar.")}
     return found
+
+
+def _for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import json
 import os
 import pickle
@@ -10,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import typing
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,12 +24,14 @@ from safetensors import safe_open
 from wingbar import RECIPES, config, load_encoder
 from wingbar.cli import main
 from wingbar.decoder import DECODERS
+from wingbar.entry import TINY
 from wingbar.errors import UserError
-from wingbar.settings import ABOVE_ZERO, FOREVER, LIMITS
+from wingbar.limits import FOREVER, LIMITS
+from wingbar.methods import METHODS
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),
-    *("--encoder.name", "timm/test_resnet", "--decoder.epochs", "1", "--run.epochs", "1", "--device", "cpu"),
+    *("--encoder.name", "timm/test_resnet", "--pairs.decoder.epochs", "1", "--run.epochs", "1", "--device", "cpu"),
     "--run.no-tensorboard",
 ]
 
@@ -122,30 +127,45 @@ def test_every_command_has_help(command, capsys):
     assert f"wingbar {command}" in capsys.readouterr().out
 
 
-def settings() -> dict[str, str]:
+def settings(*methods: str) -> dict[str, str]:
     """Every setting with the text below it, read from the source."""
-    source = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
-    classes = {node.name: node.body for node in source.body if isinstance(node, ast.ClassDef)}
-    found = {}
-    for part in classes["Config"]:
-        if isinstance(part, ast.AnnAssign):
-            body = classes[part.annotation.id]
-            for line, below in pairwise(body):
-                if isinstance(line, ast.AnnAssign):
-                    assert isinstance(below, ast.Expr), f"{part.target.id}.{line.target.id} has no text"
-                    found[f"{part.target.id}.{line.target.id}"] = below.value.value
-    return found
+    parts = {"data": config.Data, "encoder": config.Encoder, "optim": config.Optim, "run": config.Run}
+    parts |= {("pairs" if name == "pairs" else "method"): METHODS[name].settings for name in methods}
+    return {name: text for prefix, kind in parts.items() for name, text in texts(prefix, kind).items()}
 
 
-@pytest.mark.parametrize("recipe", [[], ["simsiam"]], ids=["no recipe", "simsiam"])
-def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
+def texts(prefix: str, kind: type) -> dict[str, str]:
+    """Of one dataclass and of those in it."""
+    (found,) = ast.parse(inspect.getsource(kind)).body
+    own, kinds = {}, typing.get_type_hints(kind)
+    for line, below in pairwise([*found.body, None]):
+        if isinstance(line, ast.AnnAssign) and dataclasses.is_dataclass(kinds[line.target.id]):
+            own |= texts(f"{prefix}.{line.target.id}", kinds[line.target.id])
+        elif isinstance(line, ast.AnnAssign):
+            assert isinstance(below, ast.Expr), f"{prefix}.{line.target.id} has no text"
+            own[f"{prefix}.{line.target.id}"] = below.value.value
+    return own
+
+
+@pytest.mark.parametrize(
+    "words, methods, absent",
+    [
+        ([], ("moco", "pairs"), "--method.hidden"),
+        (["simsiam"], ("simsiam",), "--pairs.nu"),
+        (["moco", "--method.name", "simsiam", "--wrappers", "pairs"], ("simsiam", "pairs"), "--method.queue"),
+    ],
+    ids=["no recipe", "simsiam", "chosen by words"],
+)
+def test_train_help_explains_the_settings_of_the_methods_in_use_and_no_others(
+    words, methods, absent, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")  # wider, tyro sets the options in two columns
     with pytest.raises(SystemExit) as stop:
-        main(["train", *recipe, "--help"])
+        main(["train", *words, "--help"])
     assert stop.value.code == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    explained = settings()
-    assert len(explained) > 60
+    explained = settings(*methods)
+    assert len(explained) > 50 and absent not in said
     for name, text in explained.items():
         word = name.removeprefix("run.") if name in ("run.out", "run.device", "run.seed") else name
         assert f" --{word.replace('_', '-')} " in said.replace(",", " "), name
@@ -154,8 +174,8 @@ def test_train_help_explains_every_setting(recipe, capsys, monkeypatch):
 
 def test_help_and_errors_know_the_same_limits():
     """Those that nobody could guess: a number of threads is not negative, a share lies between 0 and 1."""
-    guessed = {(low, high) for low in (0, 1, ABOVE_ZERO) for high in (1, 2**63 - 1, FOREVER)} | {(-FOREVER, FOREVER)}
-    told = settings()
+    guessed = {(low, high) for low in (0, 1, TINY) for high in (1, 2**63 - 1, FOREVER)} | {(-FOREVER, FOREVER)}
+    told = settings("moco", "pairs")
     limited = {name: limits for name, limits in LIMITS.items() if limits not in guessed}
     assert {"data.size", "data.stored", "run.probe_images"} <= limited.keys()
     for name, limits in limited.items():
@@ -173,7 +193,7 @@ def test_help_says_which_sizes_a_decoder_makes(decoder, unit):
 
 def test_a_run_leaves_an_encoder_a_record_and_its_settings(finished):
     assert {path.name for path in finished.iterdir()} == {
-        *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt", "encoder.safetensors")
+        *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt", "encoder.safetensors", "embedder")
     }
     kept = json.loads((finished / "config.json").read_text())
     assert kept["data"]["batch"] == 8 and kept["encoder"]["name"] == "timm/test_resnet"
@@ -275,15 +295,14 @@ def test_unknown_encoder(refused, tmp_path):
     "settings, named",
     [
         (["--data.batch", "25"], "data.batch"),
-        (["--synth.bank", "7"], "synth.bank"),
+        (["--pairs.bank", "7"], "pairs.bank"),
         (["--method.queue", "7"], "method.queue"),
         (["--run.accumulate", "3"], "run.accumulate"),
         (["--run.accumulate", "8"], "one image in each"),
         (["--data.size", "100"], "96 or 112"),
-        (["--encoder.name", "timm/test_vit", "--synth.no-on", "--data.size", "100"], "data.size"),
         (["--device", "gpu"], "cuda"),
-        (["--readings.pair-loss", "native"], "simsiam"),
-        (["--method.name", "simsiam", "--readings.pair-loss", "native", "--synth.centred"], "synth.centred"),
+        (["--pairs.readings.pair-loss", "native"], "simsiam"),
+        (["--method.name", "simsiam", "--pairs.readings.pair-loss", "native", "--pairs.centred"], "pairs.centred"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -303,7 +322,7 @@ def test_batch_larger_than_a_folder(photos, refused, tmp_path):
         ("data.batch", "1"),
         ("optim.lr", "inf"),
         ("optim.lr", "nan"),
-        ("synth.eps-g", "inf"),
+        ("pairs.eps-g", "inf"),
         ("data.view-count", "1"),
         ("method.splits", "0"),
         ("method.splits", "3"),

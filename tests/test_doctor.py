@@ -26,6 +26,7 @@ from wingbar.errors import UserError
 from wingbar.show import style
 from wingbar.show.sheet import shortened
 from wingbar.show.twins import Match, contact_sheet
+from wingbar.weights import image_size
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS
@@ -222,7 +223,8 @@ def test_an_encoder_adds_its_neighbours(encoder, faulty):
         for path in sorted((faulty / split).rglob("*.*"))
         if "blank" not in path.name and "broken" not in path.name
     ]
-    images = plain(decode(names, side=224).images, size=224)
+    size = image_size(encoder / "encoder.safetensors")
+    images = plain(decode(names, side=size).images, size=size)
     with torch.no_grad():
         features = load_encoder(encoder / "encoder.safetensors")(images).vector
     features = F.normalize(features - features.mean(dim=0))

@@ -8,7 +8,11 @@ import torch
 import wingbar
 from wingbar.cli import main
 from wingbar.errors import UserError
-from wingbar.methods import MoCo, Rebuild, SynthPairs
+from wingbar.methods.moco import MoCo
+from wingbar.methods.rebuild import Rebuild
+from wingbar.methods.synth import SynthPairs
+from wingbar.recipes import recipe_named
+from wingbar.settings import fitting
 
 SMALL = {
     "data.root": "lookalike",
@@ -19,9 +23,9 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 24,
-    "synth.bank": 24,
-    "decoder.name": "tiny",
-    "decoder.epochs": 1,
+    "pairs.bank": 24,
+    "pairs.decoder.name": "tiny",
+    "pairs.decoder.epochs": 1,
     "run.epochs": 1,
     "run.device": "cpu",
     "run.doctor": 0,
@@ -47,7 +51,7 @@ def room(monkeypatch):
 
 def fit(out, recipe="moco", **settings):
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return wingbar.fit("lookalike", out=out, recipe=recipe, settings={**SMALL, **named})
+    return wingbar.fit("lookalike", out=out, recipe=recipe, settings=fitting({**SMALL, **named}, recipe_named(recipe)))
 
 
 def advised(out, recipe="moco", **settings):
@@ -95,8 +99,8 @@ def _full(self, batch):
 
 def test_the_command_says_one_sentence_and_exits_with_2(room, tmp_path, capsys):
     room(MoCo, 1)
-    words = {"run.device": "device"}
-    options = [word for name, value in SMALL.items() for word in (f"--{words.get(name, name)}", str(value))]
+    words, alone = {"run.device": "device"}, fitting(SMALL, recipe_named("moco"))
+    options = [word for name, value in alone.items() for word in (f"--{words.get(name, name)}", str(value))]
     with pytest.raises(SystemExit) as stop:
         main(["train", "moco", *options, "--out", str(tmp_path / "a")])
     said = capsys.readouterr().err.splitlines()[-1]

@@ -4,16 +4,14 @@ import pytest
 import torch
 from PIL import Image
 
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
 from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, place
 from wingbar.data.store import Files, Store, find_images
 from wingbar.machine import choose_autocast
-from wingbar.settings import changed
-from wingbar.stages import build_stages
+from wingbar.settings import Config, changed
+from wingbar.stages import build_method, build_stages
 from wingbar.train.loop import train
 
 pytestmark = [
@@ -25,7 +23,7 @@ DEVICE = torch.device("cuda")
 
 def losses_of(steps: int, **settings):
     """Loss terms of the first steps of a run at the paper's size, on smooth random images."""
-    full = {"encoder.weights": "random", "decoder.epochs": 0, "run.epochs": 10, **settings}
+    full = {"encoder.weights": "random", "pairs.decoder.epochs": 0, "run.epochs": 10, **settings}
     config = changed(Config(), full)
     noise = torch.randn(256, 3, 256, 256, generator=torch.Generator().manual_seed(0))
     smooth = torch.nn.functional.avg_pool2d(noise, 17, stride=1, padding=8) * 900 + 128
@@ -87,7 +85,7 @@ def test_batches_are_the_same_wherever_images_lie(kind, where, stores):
     assert isinstance(placed.images, ReadAhead) == (where in ("pinned", "streamed"))
     assert where != "pinned" or held.is_pinned()
     assert where not in ("auto", "device") or held.is_cuda
-    made = Batches(placed, lambda images, aspect, generator: (images,), lambda images, aspect: images.float(), size=50)
+    made = Batches(placed, lambda images, *others: (images,), lambda images, aspect: images.float(), size=50)
     truth, busy, right = stores["memory"].images.to(DEVICE), torch.randn(3000, 3000, device=DEVICE), []
     for step in [*range(60), 3, 90, 2]:
         (batch,) = made(step)

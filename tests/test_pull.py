@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-SMALL = ("data.images=64", "data.size=32", "data.stored=40", "data.batch=16", "decoder.epochs=1", "synth.bank=32")
+SMALL = ("data.images=64", "data.size=32", "data.stored=40", "data.batch=16", "pairs.decoder.epochs=1", "pairs.bank=32")
 
 
 @pytest.fixture(scope="module")

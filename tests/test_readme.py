@@ -1,4 +1,4 @@
-"""The README's snippets run one after the other, as printed, without a network."""
+"""The snippets of README.md and docs/start.md run one after the other, as printed, without a network."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from safetensors.torch import save_file
 from wingbar import RECIPES, Config, build_encoder, changed, trunks
 from wingbar.cli import main
 from wingbar.data.datasets import lookalike_store
+from wingbar.settings import fitting
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 # What the paper trains for minutes on a GPU, in seconds.
 SMALL = {
-    **{"data.size": 32, "data.stored": 32, "data.batch": 8, "method.queue": 16, "synth.bank": 16, "run.device": "cpu"},
-    **{"encoder.name": "timm/test_resnet", "encoder.weights": "random", "decoder.name": "tiny", "decoder.epochs": 1},
+    **{"data.size": 32, "data.stored": 32, "data.batch": 8, "method.queue": 16, "pairs.bank": 16, "run.device": "cpu"},
+    **{
+        "encoder.name": "timm/test_resnet",
+        "encoder.weights": "random",
+        "pairs.decoder.name": "tiny",
+        "pairs.decoder.epochs": 1,
+    },
     **{"run.epochs": 1, "run.pictures_every": 0, "run.tensorboard": False},
 }
 
@@ -28,7 +34,7 @@ SMALL = {
 def small(recipe: Callable[[], Config]) -> Callable[[], Config]:
     @functools.wraps(recipe)
     def made() -> Config:
-        return changed(recipe(), SMALL)
+        return changed(recipe(), fitting(SMALL, recipe()))
 
     return made
 
@@ -74,9 +80,14 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: build_encoder(name).trunk.state_dict())
 
 
-def test_the_snippets_run_one_after_the_other(somebodys_place):
-    kinds = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert [kind for kind, _ in kinds] == ["", "", "python", "", "python"]
+@pytest.mark.parametrize(
+    ("page", "expected", "runs"),
+    [("README.md", ["", "", "python"], "ab"), ("docs/start.md", ["", "", "python"], "abcde")],
+)
+def test_the_snippets_run_one_after_the_other(somebodys_place, page, expected, runs):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    kinds = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert [kind for kind, _ in kinds] == expected
     names: dict[str, object] = {}
     for kind, snippet in kinds:
         if kind == "python":
@@ -87,5 +98,5 @@ def test_the_snippets_run_one_after_the_other(somebodys_place):
                 main(words)
             else:
                 assert program == "make"  # in a clone of ours, and needs one
-    assert sorted(path.name for path in Path("runs").iterdir()) == list("abcdef")
+    assert sorted(path.name for path in Path("runs").iterdir()) == list(runs)
     assert all((run / "encoder.safetensors").exists() for run in Path("runs").iterdir())

@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from wingbar import RECIPES, changed, load_encoder, run
-from wingbar.settings import from_json, to_json
+from wingbar.configfile import from_json, to_json
+from wingbar.settings import fitting
 
 SMALL = {
     "data.size": 32,
@@ -17,9 +18,9 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 16,
-    "synth.bank": 16,
-    "decoder.name": "tiny",
-    "decoder.epochs": 1,
+    "pairs.bank": 16,
+    "pairs.decoder.name": "tiny",
+    "pairs.decoder.epochs": 1,
     "run.epochs": 1,
     "run.log_every": 1,
     "run.device": "cpu",
@@ -29,7 +30,7 @@ SMALL = {
 @pytest.mark.recipe
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_runs_two_steps_and_round_trips(name, tmp_path):
-    config = changed(RECIPES[name](), {**SMALL, "run.out": str(tmp_path / "run")})
+    config = changed(RECIPES[name](), {**fitting(SMALL, RECIPES[name]()), "run.out": str(tmp_path / "run")})
     result = run(config, recipe=name, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["stage"] == "train"]

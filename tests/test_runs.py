@@ -14,6 +14,8 @@ from torch.testing import assert_close
 
 import wingbar
 from wingbar.errors import UserError
+from wingbar.recipes import recipe_named
+from wingbar.settings import changed, fitting
 from wingbar.train import progress
 
 SMALL = {
@@ -23,15 +25,16 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 32,
-    "synth.bank": 16,
-    "synth.kappa": 0.2,
-    "decoder.name": "tiny",
-    "decoder.epochs": 1,
+    "pairs.bank": 16,
+    "pairs.kappa": 0.2,
+    "pairs.decoder.name": "tiny",
+    "pairs.decoder.epochs": 1,
     "run.epochs": 3,
     "run.log_every": 2,
     "run.device": "cpu",
     "data.most_broken": 0.05,
 }
+ALONE = fitting(SMALL, recipe_named("moco"))  # without pairs
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def test_fit_leaves_everything_needed(result, photos):
     names = {path.name for path in result.out.iterdir()}
     assert names == {
         *("config.json", "environment.json", "metrics.jsonl", "checkpoint.pt"),
-        *("encoder.safetensors", "unreadable.txt", "images.txt", "tensorboard"),
+        *("encoder.safetensors", "embedder", "unreadable.txt", "images.txt", "tensorboard"),
     }
     assert "damaged.jpg" in (result.out / "unreadable.txt").read_text()
     environment = json.loads((result.out / "environment.json").read_text())
@@ -72,7 +75,7 @@ def test_saved_encoder_is_the_trained_one(result):
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_the_same_share_of_the_teacher_is_kept_however_long_the_training(photos, tmp_path, epochs):
     """Twenty pictures in batches of eight are two steps an epoch."""
-    settings = {**SMALL, "synth.on": False, "run.epochs": epochs, "method.kept": 0.25}
+    settings = {**ALONE, "wrappers": (), "run.epochs": epochs, "method.kept": 0.25}
     trained = wingbar.fit(photos, out=tmp_path / "a", settings=settings)
     assert trained.method.teacher_encoder.momentum ** (2 * epochs) == pytest.approx(0.25)
     again = wingbar.fit(photos, out=tmp_path / "a", settings={**settings, "run.resume": True})
@@ -108,7 +111,7 @@ def test_tensorboard_holds_the_same_numbers(result):
 
 def test_encoder_starts_where_the_weights_file_says(result, photos, tmp_path):
     """Training with a rate of zero gives back the weights it was given."""
-    settings = {**SMALL, "encoder.weights": str(result.out / "encoder.safetensors"), "optim.lr": 0.0}
+    settings = {**ALONE, "encoder.weights": str(result.out / "encoder.safetensors"), "optim.lr": 0.0}
     again = wingbar.fit(photos, out=tmp_path / "b", recipe="moco", settings=settings)
     assert_close(dict(again.encoder.named_parameters()), dict(result.encoder.named_parameters()), rtol=0, atol=0)
 
@@ -125,8 +128,13 @@ def test_frozen_batchnorm_keeps_its_statistics(result, photos, tmp_path):
 
 
 def test_accumulation_in_one_part_or_two_sees_the_same_images(photos, tmp_path):
-    one = wingbar.fit(photos, out=tmp_path / "one", recipe="moco", settings=SMALL)
-    two = wingbar.fit(photos, out=tmp_path / "two", recipe="moco", settings={**SMALL, "run.accumulate": 2})
+    one = wingbar.fit(photos, out=tmp_path / "one", recipe="moco", settings=ALONE)
+    two = wingbar.fit(
+        photos,
+        out=tmp_path / "two",
+        recipe="moco",
+        settings={**ALONE, "run.accumulate": 2},
+    )
     assert len(one.method.queue) == len(two.method.queue) == 32
     assert one.method.queue.position == two.method.queue.position
 
@@ -139,14 +147,14 @@ def test_an_existing_run_is_not_touched(result, photos):
 
 
 def test_resuming_with_other_settings_is_refused(result, photos):
-    with pytest.raises(UserError, match=r"synth\.nu is 0\.1, .* it was 0\.5"):
-        wingbar.fit(photos, out=result.out, settings={**SMALL, "synth.nu": 0.1, "run.resume": True})
+    with pytest.raises(UserError, match=r"pairs\.nu is 0\.1, .* it was 0\.5"):
+        wingbar.fit(photos, out=result.out, settings={**SMALL, "pairs.nu": 0.1, "run.resume": True})
 
 
 def test_resuming_with_other_images_is_refused(photos, tmp_path):
     folder = tmp_path / "photos"
     shutil.copytree(photos, folder)
-    wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings={**SMALL, "run.epochs": 1})
+    wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings={**ALONE, "run.epochs": 1})
     shutil.copy(folder / "roll 0" / "0.png", folder / "another.png")
     with pytest.raises(UserError, match="not what this run began with"):
         wingbar.resume(tmp_path / "run")
@@ -157,7 +165,7 @@ def test_a_run_knows_what_was_in_its_images(cache, photos, tmp_path):
     """Two images are overwritten under their names, in the size they had; new times alone mean nothing."""
     folder, out = tmp_path / "photos", tmp_path / "run"
     shutil.copytree(photos, folder)
-    settings = {**SMALL, "run.epochs": 1, "data.cache": cache}
+    settings = {**ALONE, "run.epochs": 1, "data.cache": cache}
     wingbar.fit(folder, out=out, recipe="moco", settings=settings)
     listed = {name: content for content, _, name in (line.partition(" ") for line in lines_of(out / "images.txt"))}
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.png")}
@@ -190,7 +198,8 @@ def lines_of(path):
 )
 def test_each_method_has_its_own_learning_rate(method, lr, rate, photos, tmp_path):
     """SimSiam's is per 256 images, and a batch has 8."""
-    settings = {**SMALL, "method.name": method, "method.dim": 16, "optim.lr": lr, "run.epochs": 1, "run.log_every": 1}
+    own = {"method.name": method, "method.dim": 16, "optim.lr": lr, "run.epochs": 1, "run.log_every": 1}
+    settings = fitting(SMALL, changed(recipe_named("default"), {"method.name": method})) | own
     out = wingbar.fit(photos, out=tmp_path / "run", recipe="intent", settings=settings).out
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert next(line["lr/encoder"] for line in lines if line["stage"] == "train") == pytest.approx(rate)
@@ -221,7 +230,7 @@ def hour_long(monkeypatch):
 
 def test_a_cpu_says_so_at_once_and_how_long_it_takes_as_soon_as_that_is_known(photos, tmp_path, hour_long, capsys):
     """Two epochs of two steps: after the second step, two hours are left."""
-    wingbar.fit(photos, out=tmp_path / "a", recipe="moco", settings={**SMALL, "run.epochs": 2})
+    wingbar.fit(photos, out=tmp_path / "a", recipe="moco", settings={**ALONE, "run.epochs": 2})
     said = capsys.readouterr().err.splitlines()
     first = next(place for place, line in enumerate(said) if line.startswith("train"))
     assert any("training on the CPU with" in line for line in said[:first])
@@ -232,7 +241,7 @@ def test_a_cpu_says_so_at_once_and_how_long_it_takes_as_soon_as_that_is_known(ph
 
 def test_the_time_left_counts_the_stages_to_come(photos, tmp_path, hour_long, capsys):
     """In passes of the encoder per image, training is 14 and a decoder's step 2: 6 steps of the one are 42 of these."""
-    settings = {**SMALL, "decoder.epochs": 2}
+    settings = {**SMALL, "pairs.decoder.epochs": 2}
     wingbar.fit(photos, out=tmp_path / "a", settings=settings)
     said = capsys.readouterr().err
     assert re.findall(r"decoder  (\d)/4  (.*?) left", said) == [
@@ -252,16 +261,16 @@ def test_the_time_left_counts_the_stages_to_come(photos, tmp_path, hour_long, ca
 def test_too_many_unreadable_files_stop_before_training(settings, way_out, photos, tmp_path):
     """One of 21 is 4.8 %. The list lies where the run would have been, and does not stand in its way afterwards."""
     with pytest.raises(UserError, match=rf"1 of 21 files \(4\.8%\) .*damaged\.jpg: .*unreadable\.txt.*{way_out}"):
-        wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**SMALL, **settings})
+        wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**ALONE, **settings})
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["unreadable.txt"]
     assert str(photos / "damaged.jpg") in (tmp_path / "run" / "unreadable.txt").read_text()
-    wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**SMALL, "run.epochs": 1})
+    wingbar.fit(photos, out=tmp_path / "run", recipe="moco", settings={**ALONE, "run.epochs": 1})
     assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
 def test_links_to_nowhere_count_as_unreadable_and_are_said(photos, tmp_path, capsys):
     """Beside the damaged one of 21 files, a link to an image and one to a folder."""
-    folder, settings = tmp_path / "photos", {**SMALL, "run.epochs": 1}
+    folder, settings = tmp_path / "photos", {**ALONE, "run.epochs": 1}
     shutil.copytree(photos, folder)
     (folder / "roll 1" / "lost.png").symlink_to("nowhere.png")
     (folder / "roll 4").symlink_to(tmp_path / "unmounted")
@@ -270,7 +279,12 @@ def test_links_to_nowhere_count_as_unreadable_and_are_said(photos, tmp_path, cap
     listed = dict(line.split("\t") for line in lines_of(tmp_path / "run" / "unreadable.txt"))
     assert listed[str(folder / "roll 1" / "lost.png")] == "lost.png: a link to nowhere.png, which does not exist"
     assert listed[str(folder / "roll 4")] == f"roll 4: a link to {tmp_path / 'unmounted'}, which does not exist"
-    wingbar.fit(folder, out=tmp_path / "run", recipe="moco", settings={**settings, "data.most_broken": 0.2})
+    wingbar.fit(
+        folder,
+        out=tmp_path / "run",
+        recipe="moco",
+        settings={**settings, "data.most_broken": 0.2},
+    )
     assert "note: 3 of 23 files are unreadable and left out, first damaged.jpg" in capsys.readouterr().err
 
 
@@ -281,7 +295,7 @@ def test_a_readers_options_reach_it(photos, tmp_path):
     """Three rolls are three classes of 7, 7 and 6 images; half of them are held out."""
     whole = tmp_path / "photos"
     shutil.copytree(photos, whole, ignore=shutil.ignore_patterns("damaged.jpg"))
-    settings = {**SMALL, "data.name": "folder", "data.options": ("test_fraction=0.5", "seed=1"), "run.epochs": 1}
+    settings = {**ALONE, "data.name": "folder", "data.options": ("test_fraction=0.5", "seed=1"), "run.epochs": 1}
     out = wingbar.fit(whole, out=tmp_path / "run", recipe="moco", settings=settings).out
     assert json.loads((out / "environment.json").read_text())["images"] == 10
 

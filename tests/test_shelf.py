@@ -7,21 +7,29 @@ import torch
 from torch.testing import assert_close
 
 from wingbar import fitting, runs
-from wingbar.build import build_method
-from wingbar.methods import Rebuild
+from wingbar.methods.rebuild import Rebuild
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
+from wingbar.settings import fitting as fitting_settings
 from wingbar.shelf import DecoderShelf
+from wingbar.stages import build_method
 
 SMALL = {
     **{"data.root": "lookalike", "data.size": 32, "data.stored": 32, "data.batch": 8, "data.images": 24},
-    **{"encoder.name": "timm/test_resnet", "encoder.weights": "random", "method.queue": 16, "synth.bank": 16},
-    **{"decoder.name": "tiny", "decoder.epochs": 2, "run.epochs": 2, "run.log_every": 1, "run.device": "cpu"},
+    **{"encoder.name": "timm/test_resnet", "encoder.weights": "random", "method.queue": 16, "pairs.bank": 16},
+    **{
+        "pairs.decoder.name": "tiny",
+        "pairs.decoder.epochs": 2,
+        "run.epochs": 2,
+        "run.log_every": 1,
+        "run.device": "cpu",
+    },
 }
 
 
 def config(**settings):
-    return changed(recipe_named("default"), {**SMALL, **settings})
+    default = changed(recipe_named("default"), {name: settings[name] for name in ("method.name",) if name in settings})
+    return changed(default, {**fitting_settings(SMALL, default), **settings})
 
 
 def run(folder, name, *, shelf=None, **settings):
@@ -51,7 +59,7 @@ def initialised(monkeypatch):
 def test_a_run_with_anothers_decoder_is_bit_for_bit_the_run_by_itself(tmp_path, initialised):
     shelf = DecoderShelf(tmp_path / "shelf", "images")
     run(tmp_path, "first", shelf=shelf)
-    louder = {"synth.nu": 1.0, "synth.eps_g": 0.4, "readings.sign": "descent", "optim.lr": 0.01}
+    louder = {"pairs.nu": 1.0, "pairs.eps_g": 0.4, "pairs.readings.sign": "descent", "optim.lr": 0.01}
     taken = run(tmp_path, "taken", shelf=shelf, **louder)
     assert len(initialised) == 1 and len(list(shelf.folder.iterdir())) == 1
     alone = run(tmp_path, "alone", **louder)
@@ -75,12 +83,12 @@ def test_killed_before_its_first_checkpoint_a_run_takes_the_decoder_again(tmp_pa
     "settings",
     [
         {"run.seed": 1},
-        {"decoder.lr": 0.01},
-        {"decoder.epochs": 3},
+        {"pairs.decoder.lr": 0.01},
+        {"pairs.decoder.epochs": 3},
         {"data.batch": 4},
         {"data.plain": "centre"},
-        {"readings.pixels": "unit"},
-        {"readings.decoder_init_bn": "batch"},
+        {"pairs.readings.pixels": "unit"},
+        {"pairs.readings.decoder_init_bn": "batch"},
         {"run.precision": "bf16"},
         {"encoder.batchnorm": "frozen"},
         {"method.name": "simsiam"},  # its heads are drawn before the decoder
@@ -95,7 +103,7 @@ def test_what_makes_another_decoder_has_another_place(tmp_path, settings):
 @pytest.mark.parametrize("group", ["synth", "optim"])
 def test_what_comes_after_initialisation_has_the_same_place(tmp_path, group):
     others = {
-        "synth": {"synth.alpha": 0.3, "synth.nu": 0.0, "synth.kappa": 0.5, "synth.criteria": ("uniform",)},
+        "synth": {"pairs.alpha": 0.3, "pairs.nu": 0.0, "pairs.kappa": 0.5, "pairs.criteria": ("uniform",)},
         "optim": {"optim.lr": 0.1, "optim.encoder": 0.1, "method.temperature": 0.5, "run.epochs": 7, "run.out": "x"},
     }
     shelf = DecoderShelf(tmp_path, "images")
@@ -104,13 +112,14 @@ def test_what_comes_after_initialisation_has_the_same_place(tmp_path, group):
 
 def test_other_images_and_another_encoder_have_another_place(tmp_path):
     shelf, method = DecoderShelf(tmp_path, "images"), build_method(config())
-    here = shelf.place(config(), method)
-    assert shelf._replace(origin="others").place(config(), method) != here
+    here = shelf.place(config(), method.encoder, method.decoder)
+    assert shelf._replace(origin="others").place(config(), method.encoder, method.decoder) != here
     with torch.no_grad():
         next(method.encoder.parameters()).view(-1)[0] += 1e-3
-    assert shelf.place(config(), method) != here
+    assert shelf.place(config(), method.encoder, method.decoder) != here
 
 
 def place(shelf, **settings):
     chosen = config(**settings)
-    return shelf.place(chosen, build_method(chosen))
+    method = build_method(chosen)
+    return shelf.place(chosen, method.encoder, method.decoder)

@@ -13,19 +13,18 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from wingbar import run, runs, sketch
-from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Interrupted
 from wingbar.evaluate.pairs import to_bytes
 from wingbar.recipes import recipe_named
-from wingbar.settings import changed
+from wingbar.settings import changed, fitting
 from wingbar.sketch import Sketches, build_sketches
-from wingbar.stages import build_stages
+from wingbar.stages import build_method, build_stages
 from wingbar.train import checkpoint
 
 TINY = {
     "data.size": 32, "data.stored": 40, "data.batch": 8, "data.images": 24, "data.classes": 4, "method.queue": 20,
-    "run.epochs": 2, "decoder.epochs": 1, "synth.bank": 24, "run.tensorboard": False, "run.device": "cpu",
+    "run.epochs": 2, "pairs.decoder.epochs": 1, "pairs.bank": 24, "run.tensorboard": False, "run.device": "cpu",
     "run.log_every": 2,
 }  # fmt: skip
 FILES = ["training-curves.png", "training-pairs.png"]
@@ -43,7 +42,9 @@ def impatient(monkeypatch):
 
 
 def config(out, settings=None, recipe="try-synth"):
-    return changed(recipe_named(recipe), {**TINY, "run.out": str(out), **(settings or {})})
+    return changed(
+        recipe_named(recipe), {**fitting(TINY, recipe_named(recipe)), "run.out": str(out), **(settings or {})}
+    )
 
 
 def drawn(out: Path) -> list[str]:
@@ -64,7 +65,7 @@ def assert_same(one, other):
 
 def test_a_run_has_the_same_bits_drawn_or_not(birds, tmp_path, impatient):
     """Even with statistics that take part in every pass: pictures are made in evaluation mode."""
-    shared = {"readings.encoder_bn": "shared", "readings.decoder_bn": "shared"}
+    shared = {"pairs.readings.encoder_bn": "shared", "pairs.readings.decoder_bn": "shared"}
     for name, every in (("drawn", 1), ("plain", 0)):
         run(config(tmp_path / name, {**shared, "run.pictures_every": every}), store=birds, quiet=True)
     assert drawn(tmp_path / "drawn") == FILES and drawn(tmp_path / "plain") == []
@@ -174,7 +175,7 @@ def test_a_disk_that_refuses_is_noted_once(birds, tmp_path, impatient, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sketch, "save", refuse)
-    run(config(tmp_path / "run", {"decoder.epochs": 0}), store=birds)
+    run(config(tmp_path / "run", {"pairs.decoder.epochs": 0}), store=birds)
     assert capsys.readouterr().err.count("no more pictures while training: [Errno 28] No space left") == 1
 
 
@@ -195,7 +196,7 @@ def test_tensorboard_shows_them(birds, tmp_path, impatient):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(config(tmp_path / "run", {"run.tensorboard": True, "decoder.epochs": 0}), store=birds, quiet=True)
+    run(config(tmp_path / "run", {"run.tensorboard": True, "pairs.decoder.epochs": 0}), store=birds, quiet=True)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / "pictures"))
     events.Reload()
     assert events.Tags()["images"] == ["train/curves", "train/pairs"]

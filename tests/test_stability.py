@@ -13,7 +13,7 @@ from wingbar.evaluate.knn import knn_correct
 from wingbar.runs import run
 from wingbar.settings import changed
 
-SMALL = ("data.size=32", "data.stored=40", "data.batch=16", "data.images=64", "method.queue=32", "synth.bank=32")
+SMALL = ("data.size=32", "data.stored=40", "data.batch=16", "data.images=64", "method.queue=32", "pairs.bank=32")
 
 
 @pytest.fixture(scope="module")

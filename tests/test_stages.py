@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.store import Store
-from wingbar.settings import changed
-from wingbar.stages import build_optimizers, build_stages, build_views
+from wingbar.settings import Config, changed, fitting
+from wingbar.stages import build_method, build_optimizers, build_stages, build_views
 from wingbar.train.loop import train
 from wingbar.types import Probe
 
@@ -23,15 +21,17 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 32,
-    "synth.bank": 16,
-    "decoder.name": "tiny",
-    "decoder.epochs": 2,
+    "pairs.bank": 16,
+    "pairs.decoder.name": "tiny",
+    "pairs.decoder.epochs": 2,
     "run.device": "cpu",
 }
 
 
 def config(**settings) -> Config:
-    return changed(Config(), SMALL | {name.replace("__", "."): value for name, value in settings.items()})
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    chosen = changed(Config(), {name: given[name] for name in ("method.name", "wrappers") if name in given})
+    return changed(chosen, fitting(SMALL, chosen) | given)
 
 
 def images(count: int = 20) -> Store:
@@ -50,7 +50,9 @@ def test_without_colour_views_are_crops_of_the_image_in_its_own_colours():
     colour = torch.tensor([200, 90, 30], dtype=torch.uint8).view(1, 3, 1, 1).expand(16, 3, 40, 40)
 
     def spread(strength: float) -> torch.Tensor:
-        views = build_views(config(data__colour=strength))(colour, torch.ones(16), torch.Generator().manual_seed(1))
+        views = build_views(config(data__colour=strength))(
+            colour, torch.ones(16), None, torch.Generator().manual_seed(1)
+        )
         return torch.cat(views).mean((2, 3)).std(0).max()
 
     assert spread(0.0) < 1e-4
@@ -77,7 +79,7 @@ def test_the_encoder_alone_learns_at_its_share_of_the_rate(name, others):
 
 
 def test_an_encoder_without_a_rate_stays_while_its_head_learns():
-    settings = config(optim__encoder=0.0, synth__on=False)
+    settings = config(optim__encoder=0.0, wrappers=())
     method = build_method(settings)
     (stage,) = build_stages(settings, method, images(), CPU)
     before = {name: value.clone() for name, value in method.named_parameters()}
@@ -92,7 +94,7 @@ def test_an_encoder_without_a_rate_stays_while_its_head_learns():
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_centred_pairs_do_not_hear_of_what_all_images_share(centred):
-    compare = build_method(config(synth__centred=centred)).readings.pair_loss
+    compare = build_method(config(pairs__centred=centred)).readings.pair_loss
     first, second = torch.randn(2, 6, 128, generator=torch.Generator().manual_seed(0)).double()
     assert torch.isclose(compare(first + 3, second + 3), compare(first, second)) == centred
 
@@ -102,7 +104,7 @@ def test_ranked_scores_spare_the_upper_half_of_dimensions_and_minmax_a_few():
     second = torch.randn(8, 128, generator=torch.Generator().manual_seed(0))
     mean = {}
     for ranked in (False, True):
-        method = build_method(config(synth__ranked=ranked))
+        method = build_method(config(pairs__ranked=ranked))
         feature = torch.randn(8, method.encoder.dim, generator=torch.Generator().manual_seed(1)).abs()
         mean[ranked] = method.criteria[0].importance(Probe(feature, method.project, lambda: second)).mean().item()
     assert mean[False] < 0.25 and mean[True] == pytest.approx(0.375, abs=0.05)
@@ -144,8 +146,8 @@ def test_the_encoder_is_asked_once_per_image_and_not_at_all_when_training_goes_o
 
 
 def test_nothing_is_remembered_that_depends_on_the_batch_or_does_not_fit(monkeypatch):
-    settings = config(readings__decoder_init_bn="batch")
+    settings = config(pairs__readings__decoder_init_bn="batch")
     assert build_stages(settings, build_method(settings), images(), CPU)[0].method.features is None
-    monkeypatch.setattr("wingbar.stages.MEMORY", 10)
+    monkeypatch.setattr("wingbar.methods.pairs.MEMORY", 10)
     settings = config()
     assert build_stages(settings, build_method(settings), images(), CPU)[0].method.features is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import wingbar
-from wingbar import config, recipes, settings
+from wingbar import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = ("try", "recipes", "train", "resume", "evaluate", "show", "report", "reproduce", "bench", "cache", "data")
@@ -38,9 +38,9 @@ REFUSED = {  # command line → what its one sentence is about
     "train --out {free} --encoder.weights {free}.pth": "does not exist",
     "train --out {free} --data.batch 6 --run.accumulate 4": "run.accumulate",
     "train --out {free} --method.queue 7": "method.queue",
-    "train --out {free} --synth.bank 7": "synth.bank",
-    "train simsiam-synth --out {free} --readings.second teacher": "teacher",
-    "train --out {free} --readings.pair-loss native": "simsiam",
+    "train --out {free} --pairs.bank 7": "pairs.bank",
+    "train simsiam-synth --out {free} --pairs.readings.second teacher": "teacher",
+    "train --out {free} --pairs.readings.pair-loss native": "simsiam",
     "train --out {free} --data.options level=family": "data.options",
     "train --out {free} --data.root {free}": "is missing",
     "train --out {run}": "exists",
@@ -113,7 +113,7 @@ def places(tmp_path_factory) -> dict[str, Path]:
         (home / name).mkdir()
     (home / "taken" / "notes.txt").touch()
     (home / "run" / "environment.json").write_text(json.dumps({"wingbar": "0", "recipe": "default"}))
-    (home / "run" / "config.json").write_text(settings.to_json(config.Config()))
+    (home / "run" / "config.json").write_text(configfile.to_json(settings.Config()))
     (home / "file").touch()
     return {name: home / name for name in ("run", "taken", "file", "free")}
 

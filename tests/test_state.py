@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 from wingbar import state
 from wingbar.errors import UserError
-from wingbar.state import Average, Ring, keeping
+from wingbar.schedules import keeping
+from wingbar.state import Average, Ring
 
 
 def numbered(start: int, count: int) -> Tensor:

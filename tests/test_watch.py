@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from wingbar import cli, machine, resume, run, runs
-from wingbar.build import build_method
 from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Collapsed, Interrupted
 from wingbar.evaluate.diagnosis import diagnose, read_record, signs_of
@@ -23,7 +22,7 @@ from wingbar.evaluate.verdicts import judge
 from wingbar.losses import negative_cosine
 from wingbar.recipes import recipe_named
 from wingbar.settings import changed
-from wingbar.stages import plain_images
+from wingbar.stages import build_method, plain_images
 from wingbar.train import checkpoint
 from wingbar.trunks import build_encoder
 from wingbar.watch import CollapseAlarm, build_looks

@@ -25,6 +25,7 @@ from wingbar import changed, run, trunks
 from wingbar.encoder import Encoder
 from wingbar.errors import UserError
 from wingbar.recipes import recipe_named
+from wingbar.settings import fitting
 from wingbar.trunks import build_encoder
 from wingbar.weights import encoder_with_weights, load_encoder, save_encoder
 
@@ -252,9 +253,9 @@ def test_order_in_the_file_does_not_matter(online, momentum, tmp_path):
 def test_our_own_checkpoint_is_understood(recipe, tmp_path):
     small = {
         **{"data.size": 32, "data.stored": 32, "data.images": 16, "data.batch": 8, "encoder.name": "timm/test_resnet"},
-        **{"decoder.epochs": 1, "run.epochs": 1, "run.tensorboard": False, "run.out": str(tmp_path / "run")},
+        **{"pairs.decoder.epochs": 1, "run.epochs": 1, "run.tensorboard": False, "run.out": str(tmp_path / "run")},
     }
-    result = run(changed(recipe_named(recipe), small), quiet=True)
+    result = run(changed(recipe_named(recipe), fitting(small, recipe_named(recipe))), quiet=True)
     encoder = encoder_with_weights("timm/test_resnet", str(tmp_path / "run" / "checkpoint.pt"))
     assert_holds(encoder, result.encoder.trunk)
 

@@ -10,9 +10,9 @@ from scipy.stats import spearmanr
 
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.settings import changed, fitting
 
-SMALL = {"data.images": 48, "data.size": 32, "data.stored": 40, "data.batch": 16, "synth.bank": 32, "run.epochs": 1}
+SMALL = {"data.images": 48, "data.size": 32, "data.stored": 40, "data.batch": 16, "pairs.bank": 32, "run.epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,12 @@ def test_an_oracle_spares_what_says_most_and_uniform_noise_is_blind(known):
 @pytest.mark.parametrize("recipe", ["try-moco", "try-synth"])
 def test_every_criterion_of_a_run_has_a_line(known, recipe, tmp_path, capsys):
     out = tmp_path / "run"
-    run(changed(recipe_named(recipe), {**SMALL, "decoder.epochs": 1, "run.out": str(out)}), recipe=recipe, quiet=True)
+    settings = {**SMALL, "pairs.decoder.epochs": 1, "run.out": str(out)}
+    run(
+        changed(recipe_named(recipe), fitting(settings, recipe_named(recipe))),
+        recipe=recipe,
+        quiet=True,
+    )
     capsys.readouterr()
     known.main(known.Asked(out, device="cpu"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-import typing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from wingbar.cli import main
-from wingbar.config import Config
-from wingbar.settings import from_json, to_json
+from wingbar.configfile import from_json, to_json
+from wingbar.settings import Config, named
 
 SMALL = {
     "data": {"images": 16, "batch": 8, "size": 32, "stored": 32},
     "encoder": {"name": "timm/test_resnet", "weights": "random"},
     "method": {"queue": 16},
-    "decoder": {"name": "tiny"},
-    "synth": {"on": False},
+    "wrappers": [],
     "run": {"epochs": 1, "device": "cpu", "seed": 7, "tensorboard": False},
 }
 COMMANDS = (
@@ -86,15 +84,11 @@ def test_everything_has_one_word(command, options):
 def test_a_setting_of_a_run_is_called_alike_in_every_command(options):
     """What ends like a setting of a run and means it, is that setting: `size` is data.size, and nothing else is."""
     short = {"run.out": "out", "run.device": "device", "run.seed": "seed"}
-    names = {
-        short.get(f"{part}.{name.name}", f"{part}.{name.name}").replace("_", "-")
-        for part, kind in typing.get_type_hints(Config).items()
-        for name in dataclasses.fields(kind)
-    }
+    names = {short.get(name, name).replace("_", "-") for name in named(Config())}
     another_thing = {  # of an image that is drawn, of a feature that is kept, of a probe or a picture: not of training
         *("batch", "precision", "images", "encoder", "paper.epochs", "finetune.epochs", "attention.batch"),
         *("paper.batch", "finetune.batch", "paper.lr", "finetune.lr", "paper.compile", "knn.temperature"),
-        *("spread.classes",),
+        *("spread.classes", "warmup"),
     }
     endings = {name.rpartition(".")[2] for name in names}
     for command in COMMANDS:
@@ -154,7 +148,7 @@ def test_a_config_that_a_run_wrote_runs_again(written, tmp_path, refused):
     main(["train", "--config", str(written), "--out", str(tmp_path / "b"), "--optim.lr", "0.5"])
     first, second = (from_json((tmp_path / name / "config.json").read_text()) for name in "ab")
     assert first.run.seed == 7 and first.data.batch == 8
-    expected = json.loads(to_json(first)) | {"optim": {**dataclasses.asdict(first.optim), "lr": 0.5}}
+    expected = json.loads(to_json(first)) | {"optim": {**asdict(first.optim), "lr": 0.5}}
     expected["run"]["out"] = str(tmp_path / "b")
     assert json.loads(to_json(second)) == expected
 

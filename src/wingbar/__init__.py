@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from wingbar.lazy import lazily
 
 if TYPE_CHECKING:
-    from wingbar.config import Config as Config
     from wingbar.criteria import GradCam as GradCam
     from wingbar.criteria import LowVariance as LowVariance
     from wingbar.criteria import Uniform as Uniform
@@ -18,19 +17,21 @@ if TYPE_CHECKING:
     from wingbar.decoder import MirrorDecoder as MirrorDecoder
     from wingbar.decoder import tiny_decoder as tiny_decoder
     from wingbar.encoder import Encoder as Encoder
+    from wingbar.entry import Entry as Entry
     from wingbar.errors import UserError as UserError
     from wingbar.exam.options import Evaluate as Evaluate
     from wingbar.exam.sitting import examine as examine
     from wingbar.methods import METHODS as METHODS
-    from wingbar.methods import MoCo as MoCo
-    from wingbar.methods import Rebuild as Rebuild
-    from wingbar.methods import SimSiam as SimSiam
-    from wingbar.methods import SynthPairs as SynthPairs
+    from wingbar.methods.moco import MoCo as MoCo
+    from wingbar.methods.rebuild import Rebuild as Rebuild
+    from wingbar.methods.simsiam import SimSiam as SimSiam
+    from wingbar.methods.synth import SynthPairs as SynthPairs
     from wingbar.recipes import RECIPES as RECIPES
     from wingbar.runs import Result as Result
     from wingbar.runs import fit as fit
     from wingbar.runs import resume as resume
     from wingbar.runs import run as run
+    from wingbar.settings import Config as Config
     from wingbar.settings import changed as changed
     from wingbar.train.loop import train as train
     from wingbar.trunks import build_encoder as build_encoder

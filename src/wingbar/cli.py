@@ -20,19 +20,20 @@ import tyro
 from rich.table import Table
 
 from wingbar.bench.command import bench
-from wingbar.config import Config
+from wingbar.configfile import read_config
 from wingbar.data.cachecommand import cache
 from wingbar.doctor.command import data
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.exam.command import evaluate
 from wingbar.files import NotWritten
+from wingbar.form import parse_settings
 from wingbar.gallery.command import show
 from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.recipes import RECIPES, START_HERE, recipe_named
 from wingbar.report.command import report
 from wingbar.reproduce.command import reproduce
 from wingbar.runfolder import checked, continued, recipe_of
-from wingbar.settings import read_config
+from wingbar.settings import Config
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.trial import Try, check
@@ -68,28 +69,31 @@ def _recipes(arguments: Sequence[str]) -> None:
     Terminal().print(table)
 
 
-@dataclass(frozen=True)
-class _Train:
-    """What a training is asked for."""
-
-    settings: Annotated[Config, tyro.conf.arg(name="")]
-    config: Path | None = None
-    """The config.json of a run: its settings are taken in place of a recipe's, but for what is said otherwise here."""
-
-
 def _train(arguments: Sequence[str]) -> None:
     """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
     named = bool(arguments) and not arguments[0].startswith("-")
     recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
-    asked = parse(_Train, "train", rest, default=_Train(default), about=about)
-    if asked.config and named:
-        raise UserError(f"recipe {recipe} and {asked.config} are whole sets of settings each; say one of them")
-    if asked.config:
-        recipe, default = recipe_of(asked.config.parent), read_config(asked.config)
-        asked = parse(_Train, "train", rest, default=_Train(default))
-    _run(asked.settings, recipe)
+    file, rest = _config_file(rest)
+    if file and named:
+        raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
+    if file:
+        recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
+    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe)
+
+
+FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
+
+
+def _config_file(words: Sequence[str]) -> tuple[Path | None, Sequence[str]]:
+    """The config that is to be used in place of a recipe, and the other words."""
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            return Path(words[place + 1]), [*words[:place], *words[place + 2 :]]
+        if word.startswith("--config="):
+            return Path(word.partition("=")[2]), [*words[:place], *words[place + 1 :]]
+    return None, words
 
 
 @dataclass(frozen=True)

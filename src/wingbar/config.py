@@ -1,13 +1,15 @@
-"""A run's settings as frozen dataclasses. Defaults are the paper's; tyro makes the command line from the texts."""
+"""A run's settings as frozen dataclasses, but for the methods' own. Defaults are the paper's; tyro makes the command
+line from the texts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal
 
 from wingbar.words import OUT, WHOLE
 
-__all__ = ["Config", "Data", "Decoder", "Encoder", "Method", "Optim", "Readings", "Run", "Synth"]
+__all__ = ["Data", "Encoder", "Optim", "Run", "settled"]
 
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
@@ -42,8 +44,8 @@ class Data:
     """Largest share of unreadable files; they are left out and listed, above this the run stops."""
     batch: int = 128
     """Images per optimiser step, at least 2."""
-    views: Literal["moco", "asymmetric"] = "moco"
-    """Augmentation: MoCo v2's and SimSiam's recipe, or BYOL's asymmetric pair."""
+    views: str | None = None
+    """Augmentation: moco (SimSiam's, too), asymmetric (BYOL's) or multicrop (DINO's); the method's own if not given."""
     crop: float = 0.2
     """Smallest share of an image's area that a view may show."""
     colour: float = 1.0
@@ -52,6 +54,10 @@ class Data:
     """Share of blurred views, in units of the recipe's; 0 keeps every view as sharp as its image."""
     view_count: int = 2
     """Views per image, at least 2; a third gives Grad-CAM a fresh one (A24)."""
+    local: int = 8
+    """Of multicrop only: number of small crops beside the two large ones."""
+    local_size: int = 96
+    """Of multicrop only: side of the small crops, 32 to 448."""
     plain: Literal["squash", "centre"] = "squash"
     """The un-augmented image: squashed to a square, or resized and cropped at the centre (A32)."""
     classes: int = 8
@@ -75,133 +81,63 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Method:
-    """The base method."""
-
-    name: Literal["moco", "simsiam"] = "moco"
-    """MoCo v2 or SimSiam."""
-    dim: int | None = None
-    """Width of the embedding; the method's own if not given (MoCo 128, SimSiam 2048)."""
-    queue: int = 65536
-    """MoCo: number of past keys."""
-    momentum: float = 0.999
-    """MoCo: how slowly the teacher follows; not to be given together with method.kept."""
-    kept: float | None = None
-    """MoCo: share of its first weights that the teacher keeps to the end, by whatever momentum does that."""
-    temperature: float = 0.2
-    """MoCo: of the contrastive loss."""
-    splits: int = 1
-    """MoCo: sub-batches with their own BatchNorm statistics, in place of shuffling over devices."""
-    hidden: int = 512
-    """SimSiam: width of the predictor's hidden layer."""
-
-
-@dataclass(frozen=True)
-class Synth:
-    """The paper's method around the base."""
-
-    on: bool = True
-    """Learn from synthesised pairs; without it the base method runs alone."""
-    criteria: tuple[Literal["gradcam", "lowvar", "uniform"], ...] = ("gradcam", "lowvar")
-    """What decides which dimensions are perturbed; `uniform` perturbs all alike."""
-    alpha: float = 1.0
-    """Weight of the reconstruction loss."""
-    nu: float = 0.5
-    """Weight of the pair loss."""
-    eps_g: float = 0.1
-    """Noise scale of Grad-CAM (and of uniform)."""
-    eps_var: float = 0.05
-    """Noise scale of low variance."""
-    kappa: float = 0.02
-    """Dimensions that spread less than this are perturbed by low variance."""
-    bank: int = 5632
-    """Features remembered for low variance."""
-    temperature: float = 0.2
-    """Of the pair loss and of the loss behind Grad-CAM (A26)."""
-    centred: bool = False
-    """Pairs are compared by how their embeddings differ from the batch's mean; what all share has no gradient then."""
-    ranked: bool = False
-    """Grad-CAM's scores count by rank; by min-max all but the few highest dimensions get nearly the full noise."""
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """The network that rebuilds images."""
-
-    name: Literal["light", "mirror", "tiny"] = "light"
-    """The light one, a ResNet-50 upside down, or a tiny one (A28)."""
-    scale: float = 1.0
-    """Side of rebuilt images and twins, in units of data.size; a half makes training about half as fast again."""
-    epochs: int = 200
-    """Epochs of initialisation before training, encoder fixed."""
-    lr: float = 1e-4
-    """Adam's learning rate, for initialisation and training."""
-    optimizer: Literal["adam", "shared"] = "adam"
-    """In training: its own Adam, or the encoder's SGD (A28)."""
-
-
-@dataclass(frozen=True)
-class Readings:
-    """Where the paper can be read in two ways (docs/method.md, A1 to A37)."""
-
-    spread: Literal["row_std", "row_std_minmax", "column_variance", "column_variance_minmax", "raw_variance"] = (
-        "row_std"
-    )
-    """A1, A12: what "variance of a dimension" means."""
-    enqueue: Literal["after", "before"] = "after"
-    """A3: MoCo's keys enter the queue after or before the loss."""
-    denominator: Literal["with_positive", "without_positive"] = "with_positive"
-    """A4: does the denominator contain the positive."""
-    sign: Literal["ascent", "descent", "magnitude"] = "ascent"
-    """A5: sign of Grad-CAM: the formula's, the text's, or none."""
-    scope: Literal["own_term", "whole_batch"] = "own_term"
-    """A6: gradient of the image's own loss, or of the batch's."""
-    noise: Literal["std", "variance"] = "std"
-    """A9: what the second argument of N(0, ·) is."""
-    encoder_bn: Literal["frozen", "shared", "evaluation"] = "frozen"
-    """A13: running statistics while the encoder sees rebuilt images and twins."""
-    embed_pair: Literal["in_two_calls", "in_one_call"] = "in_two_calls"
-    """A14: rebuilt images and twins encoded apart or together."""
-    rebuild_trains_encoder: bool = True
-    """A15: does the reconstruction loss reach the encoder."""
-    pair_trains_decoder: bool = False
-    """A16: does the pair loss reach the decoder."""
-    pixels: Literal["linear", "unit", "signed"] = "linear"
-    """A17: pixel space of decoder and reconstruction loss: normalised, [0, 1], [−1, 1]."""
-    noise_per_image: bool = True
-    """A18: fresh noise for every image, or one draw for the batch."""
-    noise_floor: float | None = None
-    """A19: clamp perturbed features from below (0 keeps them like features after a ReLU)."""
-    noise_relative: bool = False
-    """A20: noise in units of the mean absolute feature."""
-    second: Literal["student", "teacher"] = "student"
-    """A23: which encoder embeds the second view for Grad-CAM."""
-    normalise: bool = True
-    """A25: embeddings scaled to unit length."""
-    pair_loss: Literal["nt_xent", "native"] = "nt_xent"
-    """A27: SimCLR's loss, or SimSiam's own through its predictor."""
-    decoder_init_bn: Literal["evaluation", "batch"] = "evaluation"
-    """A29: the encoder's BatchNorm while the decoder is initialised."""
-    symmetric: bool = True
-    """A31: all images and twins as anchors, or the rebuilt images only."""
-    decoder_bn: Literal["frozen", "shared", "evaluation"] = "frozen"
-    """A37: the decoder's running statistics while it makes twins."""
-
-
-@dataclass(frozen=True)
 class Optim:
-    """How the encoder is optimised: SGD, cosine per epoch."""
+    """How the networks are optimised; what is not given is as the method's authors chose it."""
 
+    name: Literal["sgd", "lars", "adamw"] | None = None
+    """SGD with momentum, LARS for large batches, or AdamW."""
     lr: float | None = None
-    """Initial learning rate; the method's own if not given (MoCo 0.03, SimSiam 0.05)."""
+    """Initial learning rate."""
     lr_rule: Literal["literal", "linear256"] | None = None
-    """Take lr as it is, or times batch / 256 (A30); the method's own if not given (MoCo literal, SimSiam linear256)."""
-    encoder: float = 1.0
+    """Take lr as it is, or times batch / 256 (A30)."""
+    encoder: float | None = None
     """The encoder's rate in units of lr: below 1 it learns more slowly than heads that start from nothing."""
-    momentum: float = 0.9
-    """Of SGD."""
-    weight_decay: float = 1e-4
-    """On all parameters, biases and norms included, as MoCo does."""
+    layer_decay: float | None = None
+    """Each layer of the encoder learns at this share of the next one's rate: below 1 the early ones stay."""
+    momentum: float | None = None
+    """Of SGD and LARS."""
+    betas: tuple[float, float] | None = None
+    """Of AdamW: how long means and squares are remembered."""
+    weight_decay: float | None = None
+    """Towards zero."""
+    spare: bool | None = None
+    """Weight decay, and the trust ratio of LARS, leave out norms and biases."""
+    clip: float | None = None
+    """Largest norm of the gradient; inf: never clipped."""
+    schedule: Literal["epoch", "step", "constant"] | None = None
+    """The rate falls by a cosine, once per epoch or at every step; or stays."""
+    warmup: float | None = None
+    """Epochs, or a part of one, in which the rate rises to its initial value."""
+    heads: float | None = None
+    """Epochs, or a part of one, in which heads learn alone before the encoder does."""
+
+
+# What holds where neither the user nor the method says otherwise.
+PLAIN = Optim(
+    name="sgd",
+    lr=0.03,
+    lr_rule="literal",
+    encoder=1.0,
+    layer_decay=1.0,
+    momentum=0.9,
+    betas=(0.9, 0.999),
+    weight_decay=1e-4,
+    spare=False,
+    clip=math.inf,
+    schedule="epoch",
+    warmup=0.0,
+    heads=0.0,
+)
+
+
+def settled(asked: Optim, own: Optim) -> Optim:
+    """Every value given: the user's before the method's own before the usual.
+
+    >>> settled(Optim(warmup=2.0), Optim(lr=0.3)).lr, settled(Optim(lr=0.1), Optim(lr=0.3)).lr
+    (0.3, 0.1)
+    """
+    given = [(field.name, getattr(some, field.name)) for some in (own, asked) for field in fields(some)]
+    return replace(PLAIN, **{name: value for name, value in given if value is not None})
 
 
 @dataclass(frozen=True)
@@ -244,17 +180,3 @@ class Run:
     """Delete what is in `out` first."""
     resume: bool = False
     """Go on from the checkpoint in `out` if there is one."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that makes a run: written beside it as config.json, and enough to run it again."""
-
-    data: Data = field(default_factory=Data)
-    encoder: Encoder = field(default_factory=Encoder)
-    method: Method = field(default_factory=Method)
-    synth: Synth = field(default_factory=Synth)
-    decoder: Decoder = field(default_factory=Decoder)
-    readings: Readings = field(default_factory=Readings)
-    optim: Optim = field(default_factory=Optim)
-    run: Run = field(default_factory=Run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
@@ -19,9 +20,11 @@ __all__ = [
     "Layout",
     "Statistics",
     "check_size",
+    "embed_all",
     "evaluation_mode",
     "evaluation_statistics",
     "frozen_statistics",
+    "layers_of",
     "zero_init_residuals",
 ]
 
@@ -106,6 +109,23 @@ def evaluation_statistics(module: nn.Module) -> Iterator[None]:
             norm.train()
 
 
+@torch.no_grad()
+def embed_all(
+    embed: Callable[[Tensor], Tensor],
+    batches: Iterable[Tensor],
+    *,
+    to: torch.device | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Float[Tensor, "n dim"]:
+    """What `embed` makes of batches of images, one after the other: float32, where they are or where they are to go."""
+    features: list[Tensor] = []
+    done = 0
+    for images in batches:
+        features.append(embed(images).float().to(to or images.device))
+        progress(done := done + len(images))
+    return torch.cat(features)
+
+
 def zero_init_residuals(encoder: Encoder) -> None:
     """Start every residual branch of a torchvision ResNet at zero: SimSiam's choice for training from scratch."""
     if encoder.name.startswith("torchvision/") and hasattr(encoder.trunk, "layer4"):
@@ -113,6 +133,34 @@ def zero_init_residuals(encoder: Encoder) -> None:
             last = getattr(block, "bn3", getattr(block, "bn2", None))
             if last is not None:
                 nn.init.zeros_(last.weight)
+
+
+_HOLDERS = r"(?:(?:features|layers|trunk_output|blocks|stages|encoder\.layers|encoder)\.)?"  # what holds other parts
+_TOKENS = {"class_token", "conv_proj", "pos_embedding"}  # how torchvision's transformers begin
+
+
+def layers_of(trunk: nn.Module) -> list[list[nn.Parameter]]:
+    """Every parameter of a trunk exactly once, layer by layer from the image to the feature.
+
+    timm's models say what their layers are. In others they are the top-level parts in order, or those of the part that
+    holds them (`features`, …); a part of nothing but norms belongs to the layer before it.
+    """
+    matcher: Any = getattr(trunk, "group_matcher", None)
+    if matcher is not None:
+        from timm.models import group_parameters
+
+        return list(group_parameters(trunk, matcher(coarse=False), return_values=True).values())
+    parts: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in trunk.named_parameters():
+        part = re.sub(rf"{_HOLDERS}(\w+).*", r"\1", name)
+        parts.setdefault("stem" if part in _TOKENS else part, []).append(parameter)
+    layers: list[list[nn.Parameter]] = []
+    for held in parts.values():
+        if layers and all(parameter.ndim <= 1 for parameter in held):
+            layers[-1] += held
+        else:
+            layers.append(held)
+    return layers
 
 
 def check_size(encoder: Encoder, size: int) -> None:

@@ -7,22 +7,15 @@ from collections.abc import Collection
 
 __all__ = ["Collapsed", "Interrupted", "NonFiniteLoss", "UserError", "known"]
 
-REMEDIES = {
-    "base": "lower optim.lr, raise method.temperature, or use run.precision fp32",
-    "rebuild": "lower decoder.lr or synth.alpha, or use run.precision fp32",
-    "pair": "lower synth.eps_g, synth.eps_var or synth.nu, or raise synth.temperature",
-}
-
 
 class UserError(ValueError):
     """A mistake of the caller, in one sentence: what came, what is needed, what to do. The command exits with 2."""
 
 
 class NonFiniteLoss(ArithmeticError):
-    """A loss became infinite or not a number: which, when, and what to try."""
+    """A loss became infinite or NaN: which, when, and what to try."""
 
-    def __init__(self, step: int, term: str, value: float) -> None:
-        remedy = REMEDIES.get(term, "lower optim.lr")
+    def __init__(self, step: int, term: str, value: float, *, remedy: str = "lower optim.lr") -> None:
         super().__init__(f"the loss term {term!r} became {value} at step {step}; {remedy}")
         self.step, self.term = step, term
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
-from wingbar.config import Config
 from wingbar.data.cache import Report
 from wingbar.data.datasets import Source, Split, load, look_alikes
 from wingbar.data.entry import cache_root
@@ -14,6 +13,7 @@ from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
 from wingbar.data.store import Store
+from wingbar.settings import Config
 from wingbar.terminal import note
 from wingbar.train.progress import Bar
 

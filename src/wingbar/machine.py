@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from wingbar.config import Config
 from wingbar.decoder import LightDecoder, MirrorDecoder
 from wingbar.encoder import Encoder
 from wingbar.errors import UserError
-from wingbar.settings import check_device
+from wingbar.limits import check_device
+from wingbar.settings import Config
 
 __all__ = [
     "choose_autocast",

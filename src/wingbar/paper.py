@@ -26,7 +26,7 @@ METRICS = {
     "rank-5": "rank-5",
     "mAP": "mAP",
 }
-SWEPT = {"nu": "synth.nu", "kappa": "synth.kappa"}  # tables over one setting
+SWEPT = {"nu": "pairs.nu", "kappa": "pairs.kappa"}  # tables over one setting
 
 
 @cache
@@ -74,7 +74,7 @@ def scores() -> dict[tuple[str, str, str], float]:
 def points(dataset: str) -> dict[str, list[tuple[float, float]]]:
     """Setting → (its value, linear evaluation in percent), of the ablations that the paper made on a data set.
 
-    >>> points("cub200")["synth.kappa"][-1]
+    >>> points("cub200")["pairs.kappa"][-1]
     (inf, 66.05)
     """
     tables = {setting: _paper()[table]["values"].get(dataset, {}) for table, setting in SWEPT.items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from wingbar.config import Config
+from wingbar.configfile import from_json, to_json
 from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
@@ -22,7 +22,7 @@ from wingbar.data.subset import as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
 from wingbar.runfolder import FREE, LOCK, UNREADABLE, differences
-from wingbar.settings import changed, from_json, named, to_json
+from wingbar.settings import Config, changed, named
 
 __all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from typing import Any
 
-from wingbar.config import Config
 from wingbar.errors import UserError
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 
 __all__ = ["RECIPES", "START_HERE", "recipe_named"]
 
@@ -30,6 +30,11 @@ TUNED = {
 }
 
 
+def _in_every_loss(name: str, value: Any) -> dict[str, Any]:
+    """A reading of the contrastive losses, MoCo's and that of the pairs."""
+    return {f"method.{name}": value, f"pairs.readings.{name}": value}
+
+
 def default() -> Config:
     """The paper's method on MoCo v2, every ambiguity at its default.
 
@@ -47,7 +52,7 @@ def fast() -> Config:
     cost: one H200, ResNet-50, 224 px, batch 128: 1,532 images/s on CUB, 1.45 × the default's.
     expect: CUB after 20 epochs: kNN 42.4, linear 61.9; the default's 44.5, 63.7 (docs/performance.md).
     """
-    return changed(default(), {"decoder.scale": 0.5})
+    return changed(default(), {"pairs.decoder.scale": 0.5})
 
 
 def literal() -> Config:
@@ -56,12 +61,12 @@ def literal() -> Config:
     cost: as default. expect: not measured yet.
     """
     letter = {
-        "readings.spread": "column_variance",
-        "readings.denominator": "without_positive",
-        "readings.normalise": False,
-        "readings.symmetric": False,
-        "readings.encoder_bn": "shared",
-        "readings.decoder_bn": "shared",
+        "pairs.readings.spread": "column_variance",
+        **_in_every_loss("denominator", "without_positive"),
+        **_in_every_loss("normalise", False),
+        "pairs.readings.symmetric": False,
+        "pairs.readings.encoder_bn": "shared",
+        "pairs.readings.decoder_bn": "shared",
     }
     return changed(default(), letter)
 
@@ -72,17 +77,17 @@ def pseudocode() -> Config:
     cost: as default. expect: not measured yet; the noise is ten times the default's.
     """
     listing = {
-        "synth.alpha": 1.0,
-        "synth.nu": 1.0,
-        "synth.eps_g": 1.0,
-        "synth.eps_var": 1.0,
-        "readings.spread": "column_variance",
-        "readings.enqueue": "before",
-        "readings.scope": "whole_batch",
-        "readings.normalise": False,
-        "readings.noise_per_image": False,
-        "readings.encoder_bn": "shared",
-        "readings.decoder_bn": "shared",
+        "pairs.alpha": 1.0,
+        "pairs.nu": 1.0,
+        "pairs.eps_g": 1.0,
+        "pairs.eps_var": 1.0,
+        "pairs.readings.spread": "column_variance",
+        "method.enqueue": "before",
+        "pairs.readings.scope": "whole_batch",
+        **_in_every_loss("normalise", False),
+        "pairs.readings.noise_per_image": False,
+        "pairs.readings.encoder_bn": "shared",
+        "pairs.readings.decoder_bn": "shared",
     }
     return changed(default(), listing)
 
@@ -92,7 +97,7 @@ def intent() -> Config:
 
     cost: as default. expect: not measured yet.
     """
-    return changed(default(), {"readings.sign": "descent"})
+    return changed(default(), {"pairs.readings.sign": "descent"})
 
 
 def moco() -> Config:
@@ -102,7 +107,7 @@ def moco() -> Config:
     expect: CUB linear 58.8 (robust 59.2), rank-1 34.7, mAP 13.9, below the initialisation's 66.0 (66.7), 39.3, 15.0;
     paper 64.0, 39.7, 15.9 (docs/results.md).
     """
-    return changed(default(), {"synth.on": False})
+    return changed(default(), {"wrappers": ()})
 
 
 def simsiam() -> Config:
@@ -113,7 +118,7 @@ def simsiam() -> Config:
     expect: CUB linear 48.1 (robust 47.8), rank-1 19.4, mAP 5.7, far below the initialisation's 66.0 (66.7), 39.3, 15.0;
     paper 46.8, rank-1 16.2.
     """
-    return changed(simsiam_synth(), {"synth.on": False})
+    return changed(simsiam_synth(), {"wrappers": ()})
 
 
 def simsiam_synth() -> Config:
@@ -131,7 +136,7 @@ def gradcam_only() -> Config:
 
     cost: as default. expect: not measured yet; paper CUB linear 66.0.
     """
-    return changed(default(), {"synth.criteria": ("gradcam",)})
+    return changed(default(), {"pairs.criteria": ("gradcam",)})
 
 
 def lowvar_only() -> Config:
@@ -139,7 +144,7 @@ def lowvar_only() -> Config:
 
     cost: as default, less one pass. expect: not measured yet; paper CUB linear 65.9.
     """
-    return changed(default(), {"synth.criteria": ("lowvar",)})
+    return changed(default(), {"pairs.criteria": ("lowvar",)})
 
 
 def random_noise() -> Config:
@@ -147,7 +152,7 @@ def random_noise() -> Config:
 
     cost: as default, less one pass. expect: not measured yet; paper CUB linear 64.1.
     """
-    return changed(default(), {"synth.criteria": ("uniform",)})
+    return changed(default(), {"pairs.criteria": ("uniform",)})
 
 
 def rebuild_only() -> Config:
@@ -155,7 +160,7 @@ def rebuild_only() -> Config:
 
     cost: between moco and default. expect: not measured yet; paper CUB linear 64.3.
     """
-    return changed(default(), {"synth.nu": 0.0})
+    return changed(default(), {"pairs.nu": 0.0})
 
 
 def frozen_bn() -> Config:
@@ -198,9 +203,9 @@ def tuned() -> Config:
     expect: CUB linear 64.1 (robust 67.8), rank-1 41.0, mAP 17.2, mean of two seeds: like its base above the
     initialisation in all but the first number, and below its base, 63.7 (68.1), 42.9, 18.7 (docs/results.md).
     """
-    gentle = {"optim.encoder": 0.3, "synth.nu": 0.15}
-    about_noise = {"synth.centred": True, "synth.eps_g": 0.3, "synth.eps_var": 0.15}
-    small = {"decoder.scale": 0.5, "decoder.epochs": 40}
+    gentle = {"optim.encoder": 0.3, "pairs.nu": 0.15}
+    about_noise = {"pairs.centred": True, "pairs.eps_g": 0.3, "pairs.eps_var": 0.15}
+    small = {"pairs.decoder.scale": 0.5, "pairs.decoder.epochs": 40}
     return changed(default(), {**TUNED, **gentle, **about_noise, **small})
 
 
@@ -221,11 +226,11 @@ def try_synth() -> Config:
         "method.dim": 64,
         "method.queue": 256,
         "method.momentum": 0.9,
-        "synth.bank": 1024,
-        "synth.kappa": 0.1,  # about 1/√96, as the paper's 0.02 is about 1/√2048
-        "decoder.name": "tiny",
-        "decoder.epochs": 4,
-        "decoder.lr": 1e-3,
+        "pairs.bank": 1024,
+        "pairs.kappa": 0.1,  # about 1/√96, as the paper's 0.02 is about 1/√2048
+        "pairs.decoder.name": "tiny",
+        "pairs.decoder.epochs": 4,
+        "pairs.decoder.lr": 1e-3,
         "optim.lr": 0.1,
         "run.epochs": 15,
     }
@@ -237,7 +242,7 @@ def try_moco() -> Config:
 
     cost: two CPU cores, about a minute. expect: see try-synth.
     """
-    return changed(try_synth(), {"synth.on": False})
+    return changed(try_synth(), {"wrappers": ()})
 
 
 RECIPES: dict[str, Callable[[], Config]] = {

@@ -8,11 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from wingbar.config import Config
+from wingbar.configfile import read_config
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
 from wingbar.files import check_place
-from wingbar.settings import changed, check_limits, check_root, check_together, check_weights, named, read_config
+from wingbar.limits import check_limits, check_root, check_together, check_weights
+from wingbar.settings import Config, changed, named
 
 __all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
 

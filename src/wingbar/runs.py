@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
+from wingbar.embedder import Embedder, embedder_of, save_embedder
 from wingbar.encoder import Encoder
 from wingbar.errors import Collapsed
 from wingbar.fitting import train_stage
@@ -25,10 +24,10 @@ from wingbar.provenance import check_unreadable, make_folder
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import checked, continued, held
 from wingbar.saved import build_keeper, last_good_state, nothing_lost, restore
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 from wingbar.shelf import DecoderShelf, put
 from wingbar.sketch import build_sketches
-from wingbar.stages import Stage, build_stages
+from wingbar.stages import Stage, build_method, build_stages
 from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
 from wingbar.train.loop import After
@@ -36,7 +35,6 @@ from wingbar.train.progress import Bar, hours, working
 from wingbar.train.record import Recorder
 from wingbar.types import Output
 from wingbar.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
-from wingbar.weights import save_encoder
 
 __all__ = ["Result", "fit", "resume", "run"]
 
@@ -44,11 +42,12 @@ TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of
 
 
 class Result(NamedTuple):
-    """A finished run: its folder, the trained method, and the encoder in evaluation mode."""
+    """A finished run: its folder, the trained method, its embedder and the trunk in it, in evaluation mode."""
 
     out: Path
     encoder: Encoder
     method: Any
+    embedder: Embedder
 
 
 def fit(
@@ -104,12 +103,14 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         looks = build_looks(config, stages[-1], tested)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
         out = make_folder(config, store, source, recipe)
-        place = shelf.place(config, method) if shelf and len(stages) > 1 else None
+        product = stages[0].product if len(stages) == 2 else None
+        place = shelf.place(config, method.encoder, product) if shelf and product is not None else None
     _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
-    save_encoder(method.encoder, out / "encoder.safetensors", size=config.data.size, recipe=recipe)
     method.eval()
     release_parts(method)
-    return Result(out, method.encoder, method)
+    embedder = embedder_of(method, config)
+    save_embedder(embedder, out, recipe=recipe)
+    return Result(out, embedder.encoder, method, embedder)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -147,8 +148,8 @@ def _run_stages(
                 forecast=forecast,
                 quiet=quiet,
             )
-            if place and stage.name == "decoder":
-                put(place, method.decoder, out / "metrics.jsonl")
+            if place and stage.product is not None:
+                put(place, stage, out / "metrics.jsonl")
 
 
 def _run_stage(
@@ -169,11 +170,13 @@ def _run_stage(
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     say = _notes(quiet=quiet)
     first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    behind = sum(other.steps * other.units for other in later) / stage.units
+    behind = sum(other.steps * other.passes for other in later) / stage.passes
     with Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
         recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
+        told = getattr(stage.batches.views, "after_step", None)  # views that look at the method as it learns
+        seeing: list[After] = [] if told is None else [lambda step, outputs: told(step, method)]
         reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush
@@ -185,7 +188,7 @@ def _run_stage(
                 later,
                 start=start,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(watching, recorder, keeper, sketch, *reporting, *stopping),
+                after=(*seeing, watching, recorder, keeper, sketch, *reporting, *stopping),
                 again=f"wingbar resume {out}",
             )
             keeper.save(stage.steps)
@@ -202,6 +205,7 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
         batch=config.data.batch,
         describe=describe,
         tensorboard=config.run.tensorboard,
+        remedies={name: remedy for part in config.parts for name, remedy in part.entry.remedies.items()},
     )
 
 

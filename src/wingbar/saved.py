@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
-from wingbar.build import build_method
-from wingbar.config import Config
+from wingbar.configfile import read_config, to_json
 from wingbar.errors import NonFiniteLoss, UserError
 from wingbar.files import NotWritten, read_lines
 from wingbar.provenance import check_continuation
-from wingbar.settings import changed, read_config, to_json
+from wingbar.settings import Config, changed
 from wingbar.shelf import take
-from wingbar.stages import Stage
+from wingbar.stages import Stage, build_method
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.record import trim_record
@@ -45,7 +44,8 @@ def restore(
         position = first
         checkpoint.write(_capture(config, stages[0], method, 0), path)
     trim_record(record, position.stage, position.step)
-    taken = place is not None and position == first and take(place, method.decoder, record)
+    product = stages[0].product
+    taken = place is not None and product is not None and position == first and take(place, product, record)
     return Position("train", 0) if taken else position
 
 
@@ -54,7 +54,7 @@ def _go_on(config: Config, stages: Sequence[Stage], method: Any, path: Path, say
     position, state = checkpoint.read(path)
     changes = check_continuation(config, state.get("config", ""))
     stage = next(stage for stage in stages if stage.name == position.stage)
-    checkpoint.restore(state, method, stage.optimizers)
+    checkpoint.restore(state, method, stage.optimizers, views=stage.batches.views)
     saved = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
     say(f"restored from {path}: step {position.step:,} of {stage.steps:,} of stage {stage.name}, saved {saved}")
     if changes:
@@ -63,7 +63,8 @@ def _go_on(config: Config, stages: Sequence[Stage], method: Any, path: Path, say
 
 
 def _capture(config: Config, stage: Stage, method: Any, done: int) -> dict[str, Any]:
-    return checkpoint.capture(method, stage.optimizers, Position(stage.name, done), config=to_json(config))
+    position, views = Position(stage.name, done), stage.batches.views
+    return checkpoint.capture(method, stage.optimizers, position, config=to_json(config), views=views)
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def build_keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_
 
 @contextmanager
 def last_good_state(keeper: Keeper) -> Iterator[None]:
-    """A loss that is no number leaves with the state before it saved, and says where."""
+    """A loss that is NaN leaves with the state before it saved, and says where."""
     try:
         yield
     except NonFiniteLoss as error:

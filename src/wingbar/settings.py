@@ -1,99 +1,113 @@
-"""Settings in and out of a Config: as JSON, one by one under their dotted names, and checked."""
+"""A run's settings as one Config, and one by one under their dotted names."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import json
-import math
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Literal, cast
 
-from wingbar.config import FILE_ENDINGS, Config, Method
+from wingbar.config import Data, Encoder, Optim, Run, settled
 from wingbar.errors import UserError
+from wingbar.methods import METHODS, Part, chosen
+from wingbar.oldnames import today
 
 __all__ = [
+    "Config",
     "changed",
-    "check_device",
-    "check_limits",
-    "check_root",
-    "check_together",
-    "check_weights",
-    "from_json",
+    "defaults",
+    "fitting",
+    "flat",
     "key_of",
     "named",
+    "own_names",
     "parsed",
-    "to_json",
+    "tree",
+    "unknown",
 ]
 
-ABOVE_ZERO, FOREVER = 1e-30, math.inf
-# Inclusive limits of every number.
-LIMITS = {
-    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (ABOVE_ZERO, 1),
-    "data.view_count": (2, FOREVER), "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1),
-    "data.holdout": (0, 0.9), "data.colour": (0, 1),
-    "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
-    "method.dim": (1, FOREVER), "method.queue": (1, FOREVER), "method.momentum": (0, 1),
-    "method.kept": (ABOVE_ZERO, 1),
-    "method.temperature": (ABOVE_ZERO, FOREVER), "method.splits": (1, FOREVER), "method.hidden": (1, FOREVER),
-    "synth.alpha": (0, FOREVER), "synth.nu": (0, FOREVER), "synth.eps_g": (0, FOREVER), "synth.eps_var": (0, FOREVER),
-    "synth.kappa": (0, FOREVER), "synth.bank": (1, FOREVER), "synth.temperature": (ABOVE_ZERO, FOREVER),
-    "decoder.scale": (ABOVE_ZERO, 1), "decoder.epochs": (0, FOREVER), "decoder.lr": (0, FOREVER),
-    "readings.noise_floor": (-FOREVER, FOREVER),
-    "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
-    "optim.encoder": (0, FOREVER),
-    "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
-    "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
-    "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER),
-    "run.pictures_every": (0, FOREVER),
-}  # fmt: skip
-ENDLESS = {"synth.kappa", "run.save_minutes"}  # infinite means: every dimension, never
+CHOICES = {"method.name", "wrappers"}  # they decide which other settings there are
 
 
-def to_json(config: Config) -> str:
-    """The config as readable text."""
-    return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)
+@dataclass(frozen=True)
+class Config:
+    """Everything that makes a run: written beside it as config.json, and enough to run it again."""
+
+    data: Data = field(default_factory=Data)
+    encoder: Encoder = field(default_factory=Encoder)
+    method: Part = field(default_factory=lambda: chosen("moco"))
+    wrappers: tuple[Part, ...] = field(default_factory=lambda: (chosen("pairs", wraps=True),))  # innermost first
+    optim: Optim = field(default_factory=Optim)
+    run: Run = field(default_factory=Run)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The method and what is around it."""
+        return (self.method, *self.wrappers)
+
+    @property
+    def optimised(self) -> Optim:
+        """How the networks are optimised, with the method's own values where none are given."""
+        return settled(self.optim, self.method.entry.optim)
+
+    @property
+    def title(self) -> str:
+        """In tables and figures.
+
+        >>> Config().title
+        'MoCo v2 + pairs'
+        """
+        return " + ".join(part.entry.title for part in self.parts)
+
+    def settings_of(self, name: str) -> Any:
+        """A wrapper's own settings; None if it is not there."""
+        return next((part.settings for part in self.wrappers if part.name == name), None)
 
 
-def read_config(path: Path) -> Config:
-    """The config in a file, such as the config.json of a run; what is wrong with it is said with its name."""
-    if not path.is_file():
-        raise UserError(f"{path} is {'a folder' if path.is_dir() else 'missing'}; a config is the config.json of a run")
-    try:
-        return from_json(path.read_text(encoding="utf-8", errors="replace"))
-    except UserError as error:
-        raise UserError(f"{path} is no config of wingbar: {error}") from error
+# --- by name ---------------------------------------------------------------------------------------------------------
 
 
-def from_json(text: str) -> Config:
-    """The config that `to_json` wrote; whatever else it is, is refused."""
-    try:
-        parts = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"this is no JSON ({error})") from error
-    for name, part in [("all of it", parts), *(parts.items() if isinstance(parts, dict) else ())]:
-        if not isinstance(part, dict):
-            raise UserError(f"{name} is a {type(part).__name__}, but settings stand in braces, under their names")
-    settings = {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
-    unknown = sorted((settings.keys() - _kinds().keys()) | (parts.keys() - typing.get_type_hints(Config).keys()))
-    if unknown:
-        raise UserError(f"it has a setting that this version does not know: {unknown[0]}")
-    return changed(Config(), settings)
+def tree(config: Config) -> dict[str, Any]:
+    """Sections by name; the wrappers' names have a place of their own, as their order counts."""
+    whole = {name: dataclasses.asdict(getattr(config, name)) for name in ("data", "encoder", "optim", "run")}
+    method = {"name": config.method.name, **dataclasses.asdict(config.method.settings)}
+    around = {part.name: dataclasses.asdict(part.settings) for part in config.wrappers}
+    first = {"data": whole["data"], "encoder": whole["encoder"], "method": method, "wrappers": list(around)}
+    return {**first, **around, "optim": whole["optim"], "run": whole["run"]}
 
 
 def named(config: Config) -> dict[str, Any]:
     """Dotted name → value, of every setting.
 
-    >>> named(Config())["run.epochs"]
-    100
+    >>> named(Config())["run.epochs"], named(Config())["pairs.decoder.lr"]
+    (100, 0.0001)
     """
-    parts = dataclasses.asdict(config)
-    return {f"{part}.{name}": value for part, inner in parts.items() for name, value in inner.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in flat(tree(config))}
+
+
+def defaults(config: Config) -> dict[str, Any]:
+    """Dotted name → what the value would be if nobody had said anything, for the same method and wrappers."""
+    parts = [chosen(part.name, wraps=part.entry.wraps) for part in config.parts]
+    return named(Config(method=parts[0], wrappers=tuple(parts[1:])))
+
+
+def flat(sections: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name → value, however deep the sections.
+
+    >>> dict(flat({"run": {"epochs": 3}, "pairs": {"decoder": {"lr": 0.1}}}))
+    {'run.epochs': 3, 'pairs.decoder.lr': 0.1}
+    """
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def key_of(about: Mapping[str, Any]) -> str:
@@ -108,8 +122,8 @@ def key_of(about: Mapping[str, Any]) -> str:
 def parsed(words: Iterable[str]) -> dict[str, Any]:
     """Settings from `name=value` words; a value is JSON, or else text. Whether it fits, `changed` knows.
 
-    >>> parsed(["optim.lr=0.01", "encoder.batchnorm=frozen", 'synth.criteria=["gradcam"]'])
-    {'optim.lr': 0.01, 'encoder.batchnorm': 'frozen', 'synth.criteria': ['gradcam']}
+    >>> parsed(["optim.lr=0.01", "encoder.batchnorm=frozen", 'pairs.criteria=["gradcam"]'])
+    {'optim.lr': 0.01, 'encoder.batchnorm': 'frozen', 'pairs.criteria': ['gradcam']}
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -125,107 +139,111 @@ def parsed(words: Iterable[str]) -> dict[str, Any]:
 
 
 def changed(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config with settings replaced, under the names of the command line.
+    """The config with settings replaced, under the names of the command line; another method has its own defaults.
 
-    >>> changed(Config(), {"run.epochs": 3}).run.epochs
+    >>> changed(Config(), {"run.epochs": 3, "wrappers": ["pairs"], "pairs.nu": 0.1}).run.epochs
     3
     """
-    kinds = _kinds()
+    config = _with_choices(config, settings)
+    kinds = _kinds(config)
     for name, value in settings.items():
+        if name in CHOICES:
+            continue
         if name not in kinds:
-            close = difflib.get_close_matches(name, kinds, n=1)
-            raise UserError(f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            raise UserError(unknown(name, config))
         exact = _exact(value, kinds[name])
         if not _fits(exact, kinds[name]):
             raise UserError(f"{name} cannot be {value!r}; it takes {_described(kinds[name])}")
-        part, _, key = name.partition(".")
-        inner = dataclasses.replace(getattr(config, part), **{key: exact})
-        config = dataclasses.replace(config, **cast(dict[str, Any], {part: inner}))
+        section, *rest = name.split(".")
+        config = _with_section(config, section, partial(_replaced, names=rest, value=exact))
     return config
 
 
-def check_limits(config: Config) -> None:
-    """Refuse numbers that make no sense, and devices that do not exist."""
-    for name, (low, high) in LIMITS.items():
-        part, _, key = name.partition(".")
-        value = getattr(getattr(config, part), key)
-        if value is not None and not (low <= value <= high and (math.isfinite(value) or name in ENDLESS)):
-            above = "above 0" if low == ABOVE_ZERO else f"at least {low}"
-            most = f" and at most {high}" if high < FOREVER else " and finite" if math.isinf(value) else ""
-            raise UserError(f"{name} is {value}; it must be {above}{most}")
-    check_device(config.run.device)
+def fitting(settings: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The settings without those of other methods than the config's: for what several methods are to share."""
+    return {name: value for name, value in settings.items() if name in _kinds(config) or not _has_owner(name)}
 
 
-def check_together(config: Config) -> None:
-    """Refuse settings that do not go together."""
-    for sentence in _contradictions(config):
-        raise UserError(sentence)
+def _has_owner(name: str) -> bool:
+    """Whether a setting is some method's or wrapper's own."""
+    section, _, own = name.partition(".")
+    methods = METHODS.named(wraps=False) if section == "method" else [section] if section in METHODS else []
+    return any(own in own_names(METHODS[one].settings) for one in methods)
 
 
-def _contradictions(config: Config) -> Iterator[str]:
-    data, parts = config.data, config.run.accumulate
-    if data.batch % parts:
-        yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
-    if data.views == "asymmetric" and data.view_count != 2:
-        yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
-    if data.root == "lookalike" and (data.options or data.download):
-        yield "data.options and data.download are for data sets read from files; lookalike has neither"
-    yield from _of_moco(config) if config.method.name == "moco" else _of_simsiam(config)
-    if config.synth.on and "lowvar" in config.synth.criteria and data.batch > config.synth.bank:
-        bank = config.synth.bank
-        yield f"a bank of {bank} rows cannot hold a batch of {data.batch}; raise synth.bank or lower data.batch"
+def _with_choices(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Another method, other wrappers, where the settings say so."""
+    name, around = settings.get("method.name", config.method.name), settings.get("wrappers")
+    if not isinstance(name, str):
+        raise UserError(f"method.name cannot be {name!r}; it takes the name of a method")
+    if name != config.method.name:
+        config = dataclasses.replace(config, method=chosen(name))
+    if around is None:
+        return config
+    if not isinstance(around, list | tuple) or not all(isinstance(one, str) for one in around):
+        raise UserError(f"wrappers cannot be {around!r}; it takes a list of names")
+    if len(set(around)) < len(around):
+        raise UserError(f"wrappers {' '.join(around)} has one of them twice")
+    kept = {part.name: part for part in config.wrappers}
+    return dataclasses.replace(config, wrappers=tuple(kept.get(one) or chosen(one, wraps=True) for one in around))
 
 
-def _of_moco(config: Config) -> Iterator[str]:
-    method, batch = config.method, config.data.batch
-    if batch > method.queue:
-        too_large = f"a batch of {batch} does not fit into MoCo's queue of {method.queue}"
-        yield f"{too_large}; raise method.queue or lower data.batch"
-    if batch // config.run.accumulate % method.splits:
-        yield f"method.splits {method.splits} does not divide a batch of {batch}; change one of them"
-    if method.kept is not None and method.momentum != Method().momentum:
-        yield (
-            f"method.kept {method.kept} finds the momentum by itself, method.momentum {method.momentum} would do "
-            "nothing; leave one of them out (--method.kept None)"
+def _with_section(config: Config, section: str, change: typing.Callable[[Any], Any]) -> Config:
+    if section == "method":
+        return dataclasses.replace(config, method=Part(config.method.name, change(config.method.settings)))
+    if any(part.name == section for part in config.wrappers):
+        wrappers = (Part(p.name, change(p.settings)) if p.name == section else p for p in config.wrappers)
+        return dataclasses.replace(config, wrappers=tuple(wrappers))
+    return dataclasses.replace(config, **cast(dict[str, Any], {section: change(getattr(config, section))}))
+
+
+def _replaced(settings: Any, *, names: list[str], value: Any) -> Any:
+    """A dataclass with the value at the end of a path of names."""
+    first, *rest = names
+    inner = _replaced(getattr(settings, first), names=rest, value=value) if rest else value
+    return dataclasses.replace(settings, **{first: inner})
+
+
+def unknown(name: str, config: Config) -> str:
+    """A sentence about a setting that this config does not have: whose it is, what it is called now, what is near."""
+    if today(name) != name:
+        return f"{name} is called {today(name)} now"
+    section, _, own = name.partition(".")
+    if section == "method":
+        others = [other for other in METHODS.named(wraps=False) if own in own_names(METHODS[other].settings)]
+        if others:
+            owner, entry = f"{METHODS[others[0]].title} (--method.name {others[0]})", config.method.entry
+            return f"{name} belongs to {owner}; {entry.title} has {', '.join(own_names(entry.settings)) or 'none'}"
+    elif section in METHODS and METHODS[section].wraps and section not in [part.name for part in config.wrappers]:
+        return (
+            f"{name} belongs to {section}, which is not around this method; say --wrappers {section}, or leave it out"
         )
-    if config.synth.on and config.readings.pair_loss == "native":
-        yield "readings.pair_loss native is SimSiam's own loss; use method.name simsiam, or nt_xent"
+    close = difflib.get_close_matches(name, [*_kinds(config), *CHOICES], n=1)
+    return f"there is no setting {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
-def _of_simsiam(config: Config) -> Iterator[str]:
-    if config.data.batch // config.run.accumulate < 2:
-        yield "SimSiam normalises over the batch and needs two images or more at once; raise data.batch"
-    if config.synth.on and config.readings.second == "teacher":
-        yield "readings.second teacher needs a base method with a teacher; simsiam has none"
-    if config.synth.on and config.readings.pair_loss == "native" and config.synth.centred:
-        yield "synth.centred is for readings.pair_loss nt_xent; SimSiam's own loss has no negatives"
+# --- what fits -------------------------------------------------------------------------------------------------------
 
 
-def check_device(name: str) -> None:
-    """Refuse what no device is called; whether it is here, torch knows."""
-    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", name):
-        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda, cuda:1 or mps")
-
-
-def check_root(config: Config) -> None:
-    """Refuse a folder of the user's own that is not there; of a published set, its reader says how to get it."""
-    data = config.data
-    if data.root == "lookalike" or data.name not in ("flat", "folder", "csv") or Path(data.root).expanduser().exists():
-        return
-    raise UserError(f"{data.root} is missing; give data.root a folder of images, a CSV file, or `lookalike`")
-
-
-def check_weights(given: str) -> None:
-    """Refuse a weights file that is not there."""
-    path = Path(given).expanduser()
-    if path.suffix in FILE_ENDINGS and not path.exists():
-        raise UserError(f"the weights file {path} does not exist")
-
-
-def _kinds() -> dict[str, Any]:
+def _kinds(config: Config) -> dict[str, Any]:
     """Dotted name → type, for every setting."""
-    parts = typing.get_type_hints(Config)
-    return {f"{part}.{name}": kind for part, of in parts.items() for name, kind in typing.get_type_hints(of).items()}
+    sections = {"data": Data, "encoder": Encoder, "optim": Optim, "run": Run, "method": config.method.entry.settings}
+    sections |= {part.name: part.entry.settings for part in config.wrappers}
+    return {f"{section}.{name}": kind for section, of in sections.items() for name, kind in _own_kinds(of).items()}
+
+
+def own_names(settings: type) -> list[str]:
+    """What a method's own settings are called."""
+    return list(_own_kinds(settings))
+
+
+def _own_kinds(settings: type) -> dict[str, Any]:
+    """Of one dataclass, those in it included."""
+    found: dict[str, Any] = {}
+    for name, kind in typing.get_type_hints(settings).items():
+        nested = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        found |= {f"{name}.{own}": of for own, of in _own_kinds(kind).items()} if nested else {name: kind}
+    return found
 
 
 def _exact(value: Any, kind: Any) -> Any:

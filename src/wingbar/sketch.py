@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from wingbar.config import Config
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
 from wingbar.evaluate.pairs import make_pairs
 from wingbar.files import read_lines
 from wingbar.machine import choose_autocast, choose_device, uncompiled
-from wingbar.settings import changed
+from wingbar.methods.pairs import pairs_in
+from wingbar.settings import Config, changed
 from wingbar.show.contents import Pairs
 from wingbar.show.curves import draw_curves
 from wingbar.show.pairs import draw_pairs
@@ -131,7 +131,7 @@ def build_sketches(config: Config, method: Any, batches: Batches, out: Path, say
         epoch, begun = divmod(step + 1, batches.per_epoch)
         return bool(every) and not begun and epoch % every == 0
 
-    pairs = _pairs(config, method, batches.store) if every and config.synth.on else None
+    pairs = _pairs(config, method, batches.store) if every and config.settings_of("pairs") else None
     board = config.run.tensorboard and find_spec("tensorboard") is not None
     return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures") if board else None)
 
@@ -147,7 +147,7 @@ def _pairs(config: Config, method: Any, store: Store) -> Callable[[], Pairs]:
     def make() -> Pairs:
         (batch,) = batches(0)
         with uncompiled(method), autocast():
-            return make_pairs(method, batch, [""] * min(SHOWN, len(few.images)))
+            return make_pairs(pairs_in(method), batch, [""] * min(SHOWN, len(few.images)))
 
     return make
 

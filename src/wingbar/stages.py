@@ -1,55 +1,74 @@
-"""From settings to the stages of a run: images in batches, views, optimisers, on the device and compiled as asked."""
+"""From settings to the method and the stages of a run: batches, views, optimisers, on the device and compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from wingbar.config import Config
+from wingbar.config import Optim
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
-from wingbar.encoder import evaluation_mode, frozen_statistics
+from wingbar.encoder import check_size, layers_of
+from wingbar.entry import Context, Number
+from wingbar.limits import check_together
 from wingbar.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
-from wingbar.methods import Rebuild
-from wingbar.methods.rebuild import embed_as_is
+from wingbar.settings import Config
 from wingbar.train import optim
+from wingbar.types import Method, Views
+from wingbar.weights import encoder_with_weights
 
-__all__ = ["Stage", "build_optimizers", "build_stages", "build_views", "plain_images", "prepare", "step_units"]
+__all__ = [
+    "Stage",
+    "build_method",
+    "build_optimizers",
+    "build_stages",
+    "build_views",
+    "first_passes",
+    "plain_images",
+    "prepare",
+    "step_passes",
+]
 
-DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
-MEMORY = 2**28  # values of features that are kept while the decoder is initialised: a gigabyte at most
-# Work in passes of the encoder per image, a backward counting as two: MoCo v2 and the method; SimSiam, which sees two
-# views with gradient. A light decoder costs less than an encoder, which is asked once per image to initialise it.
-MOCO_UNITS, METHOD_UNITS = 4, 14
-SIMSIAM_UNITS, REBUILD_UNITS, GRADCAM_UNITS, DECODER_UNITS = 6, 6, 1, 2
-RATES = {"moco": (0.03, "literal"), "simsiam": (0.05, "linear256")}  # initial, and how it scales with the batch (A30)
+
+def build_method(config: Config, *, steps: int = 1) -> Any:
+    """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
+
+    `steps` are those of the whole training; one that is not trained needs none.
+    """
+    check_together(config)
+    torch.manual_seed(config.run.seed)
+    frozen = config.encoder.batchnorm == "frozen"
+    encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
+    check_size(encoder, config.data.size)
+    torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
+    context = Context(steps, batch=config.data.batch, size=config.data.size, weights=config.encoder.weights)
+    built: Any = encoder
+    for part in config.parts:
+        built = part.entry.function(part.entry.build)(built, part.settings, context)
+    return built
 
 
 class Stage(NamedTuple):
-    """A part of a run: decoder initialisation, or training."""
+    """A part of a run: what is trained before training, or training."""
 
     name: str
     method: Any
     batches: Batches
     optimizers: optim.Optimizers
-    epochs: int
-    units: int  # work of a step, in passes of the encoder per image
+    schedule: optim.Schedule  # factors on the rates, by the step
+    passes: Number  # work of a step, in passes of the encoder per image
+    product: nn.Module | None = None  # what stays of it and is worth keeping for other runs
 
     @property
     def steps(self) -> int:
         """Optimiser steps in all."""
-        return self.epochs * self.batches.per_epoch
-
-    def schedule(self, step: int) -> float:
-        """Factor on the learning rate at a step."""
-        return optim.cosine(step // self.batches.per_epoch, self.epochs)
+        return self.schedule.steps
 
 
 def prepare(config: Config, method: Any, device: torch.device) -> Any:
@@ -62,48 +81,72 @@ def prepare(config: Config, method: Any, device: torch.device) -> Any:
 
 
 def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
-    """Decoder initialisation (where there is a decoder), then training, on the device and compiled as asked."""
+    """What wrappers want to be trained first, then training; on the device and compiled as asked."""
     prepare(config, method, device)
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
-    training = _stage(config, "train", method, _batches(config, placed, build_views(config)), epochs=config.run.epochs)
-    if not config.synth.on or not config.decoder.epochs:
-        return [training]
-    batches = _batches(config, placed, lambda images, aspect, generator: (), stream=1)
-    rebuild = Rebuild(
-        method.encoder,
-        method.decoder,
-        loss=method.readings.rebuild_loss,
-        mode=DECODER_INIT[config.readings.decoder_init_bn],
-        features=_remembered(config, method, batches),
+    return [*_preparations(config, method, placed), _training(config, method, placed, device)]
+
+
+def _training(config: Config, method: Any, store: Store, device: torch.device) -> Stage:
+    augment = build_views(config)
+    if isinstance(augment, nn.Module):
+        augment.to(device)
+    batches = _batches(config, store, augment, epochs=config.run.epochs)
+    asked = config.optimised
+    schedule = optim.Schedule(
+        steps=batches.steps,
+        per_epoch=batches.per_epoch,
+        how=asked.schedule or "epoch",
+        warmup=asked.warmup or 0.0,
+        heads=asked.heads or 0.0,
     )
-    return [_stage(config, "decoder", rebuild, batches, epochs=config.decoder.epochs), training]
+    return Stage("train", method, batches, build_optimizers(config, method), schedule, step_passes(config))
 
 
-def _remembered(config: Config, method: Any, batches: Batches) -> Callable[[], Tensor] | None:
-    """Every image's feature, computed when first asked for; None where it depends on the batch or would fill memory.
+def _preparations(config: Config, method: Any, store: Store) -> Iterator[Stage]:
+    """A stage for every wrapper that wants one."""
+    around = dict(zip([part.name for part in reversed(config.wrappers)], _layers(method), strict=False))
+    for number, part in enumerate(config.wrappers):
+        entry = part.entry
+        if not entry.before or not entry.before_passes(part.settings):
+            continue
+        batches = _batches(config, store, _no_views, stream=1 + number)
 
-    The encoder is not trained by decoder initialisation, so one pass over the images does for all epochs of it.
-    """
-    if config.readings.decoder_init_bn == "batch" or len(batches.store.images) * method.encoder.dim > MEMORY:
-        return None
+        def everything(batches: Batches = batches) -> Iterator[Tensor]:
+            with uncompiled(method):
+                yield from batches.everything()
 
-    @cache
-    def features() -> Tensor:
-        with uncompiled(method):
-            return torch.cat([embed_as_is(method.encoder, image, evaluation_mode) for image in batches.everything()])
+        made = entry.function(entry.before)(around[part.name], part.settings, everything, images=len(store.images))
+        batches = replace(batches, steps=made.epochs * batches.per_epoch)
+        schedule = optim.Schedule(steps=batches.steps, per_epoch=batches.per_epoch)
+        optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config.optimised, config))
+        passes = entry.before_passes(part.settings) / made.epochs
+        yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
 
-    return features
+
+def _layers(method: Any) -> Iterator[Method]:
+    """The method, what it wraps, what that wraps: outermost first."""
+    while method is not None:
+        yield method
+        method = getattr(method, "base", None)
 
 
-def build_views(config: Config) -> views.Augment:
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def build_views(config: Config) -> Views:
     """What makes views of stored images, compiled where that pays."""
-    data, scale = config.data, (config.data.crop, 1.0)
-    if data.views == "moco":
-        augment = views.moco(size=data.size, count=data.view_count, scale=scale)
-    else:
-        augment = views.asymmetric(size=data.size, scale=scale)
+    entry, data = config.method.entry, config.data
+    name = data.views or entry.views
+    if name not in views.VIEWS:
+        return entry.function(name)(data)
+    augment = views.VIEWS[name](data)
     recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)
     return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
+
+
+def _no_views(images: Tensor, aspect: Tensor, index: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return ()
 
 
 def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
@@ -116,51 +159,49 @@ def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda images, aspect: plain(images, size=size)
 
 
-def _batches(config: Config, store: Store, augment: Any, *, stream: int = 0) -> Batches:
-    seed, parts = fold(config.run.seed, stream), config.run.accumulate
-    plain = plain_images(config) if config.synth.on else _no_image
-    return Batches(store, augment, plain, size=config.data.batch, seed=seed, parts=parts)
+def _batches(config: Config, store: Store, augment: Views, *, stream: int = 0, epochs: int = 0) -> Batches:
+    seed, parts, size = fold(config.run.seed, stream), config.run.accumulate, config.data.batch
+    looked_at = any(part.entry.looks_at_images for part in config.parts)
+    plain = plain_images(config) if looked_at else _no_image
+    steps = epochs * (len(store.images) // size)
+    return Batches(store, augment, plain, size=size, seed=seed, parts=parts, steps=steps)
 
 
 def _no_image(images: Tensor, aspect: Tensor) -> Tensor:
-    """Images without pixels: base methods learn from views alone, and a plain image nobody sees costs time."""
+    """Images without pixels: most methods learn from views alone, and a plain image nobody sees costs time."""
     return images.new_empty(len(images), 3, 0, 0, dtype=torch.float32)
 
 
-def _rate(config: Config) -> float:
-    """The encoder's initial learning rate, as given or as the method's authors chose it."""
-    lr, rule = RATES[config.method.name]
-    given = lr if config.optim.lr is None else config.optim.lr
-    return float(getattr(optim, config.optim.lr_rule or rule)(given, config.data.batch))
+# --- work and rates --------------------------------------------------------------------------------------------------
 
 
-def _stage(config: Config, name: str, method: Any, batches: Batches, *, epochs: int) -> Stage:
-    decoder = config.decoder.optimizer if name == "train" else "adam"
-    units = step_units(config) if name == "train" else DECODER_UNITS
-    return Stage(name, method, batches, build_optimizers(config, method, decoder=decoder), epochs, units)
-
-
-def step_units(config: Config) -> int:
+def step_passes(config: Config) -> Number:
     """Encoder passes per image of a training step.
 
-    >>> step_units(Config())
+    >>> step_passes(Config())
     14
     """
-    base = MOCO_UNITS if config.method.name == "moco" else SIMSIAM_UNITS
-    if not config.synth.on:
-        return base
-    pairs = METHOD_UNITS - MOCO_UNITS if config.synth.nu else REBUILD_UNITS
-    return base + pairs - GRADCAM_UNITS * bool(config.synth.nu and "gradcam" not in config.synth.criteria)
+    return sum(part.entry.passes(part.settings) for part in config.parts)
 
 
-def build_optimizers(config: Config, method: Any, *, decoder: Literal["adam", "shared"] = "adam") -> optim.Optimizers:
+def first_passes(config: Config) -> Number:
+    """Encoder passes per image of all that comes before training.
+
+    >>> first_passes(Config())
+    400
+    """
+    return sum(part.entry.before_passes(part.settings) for part in config.parts)
+
+
+def build_optimizers(config: Config, method: Any) -> optim.Optimizers:
     """What trains a method that is already on its device."""
-    return optim.build_optimizers(
-        method.param_groups(),
-        lr=_rate(config),
-        encoder=config.optim.encoder,
-        momentum=config.optim.momentum,
-        weight_decay=config.optim.weight_decay,
-        decoder_lr=config.decoder.lr,
-        decoder=decoder,
-    )
+    rule = _rule(config.optimised, config)
+    layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()
+    return optim.build_optimizers(method.param_groups(), rule, layers=layers)
+
+
+def _rule(asked: Optim, config: Config) -> optim.Rule:
+    """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
+    values = {name: getattr(asked, name) for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip")}
+    rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
+    return optim.Rule(**values, lr=float(rate), encoder=asked.encoder or 0.0, layer_decay=asked.layer_decay or 1.0)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from wingbar.errors import UserError
 
-__all__ = ["Average", "Ring", "keeping"]
+__all__ = ["Average", "Ring"]
 
 
 class Average(nn.Module):
@@ -29,19 +29,11 @@ class Average(nn.Module):
             return self.module(*inputs)
 
     @torch.no_grad()
-    def update(self, student: nn.Module) -> None:
-        """teacher ← m · teacher + (1 − m) · student, after the optimiser's step."""
-        follow = get_ema_multi_avg_fn(self.momentum)  # type: ignore[no-untyped-call]
+    def update(self, student: nn.Module, *, momentum: float | None = None) -> None:
+        """teacher ← m · teacher + (1 − m) · student, after the optimiser's step; m is of this step, if it is given."""
+        m = self.momentum if momentum is None else momentum
+        follow = get_ema_multi_avg_fn(m)  # type: ignore[no-untyped-call]
         follow(list(self.module.parameters()), list(student.parameters()), torch.tensor(0))
-
-
-def keeping(share: float, steps: int) -> float:
-    """The momentum with which an average that follows for so many steps keeps a share of what it was.
-
-    >>> round(keeping(0.4, 4600), 5)
-    0.9998
-    """
-    return float(share ** (1 / steps))
 
 
 class Ring(nn.Module):

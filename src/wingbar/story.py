@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from rich.table import Table
 
-from wingbar.config import Config
+from wingbar.configfile import read_config
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
@@ -27,7 +27,7 @@ from wingbar.report.contents import Report
 from wingbar.report.options import AskedReport
 from wingbar.report.writing import write_report
 from wingbar.runs import run
-from wingbar.settings import changed, read_config
+from wingbar.settings import Config, changed
 from wingbar.show.cells import Cell, draw_cells
 from wingbar.show.pairs import draw_pairs
 from wingbar.show.style import save

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from wingbar.config import Config
 from wingbar.errors import UserError
 from wingbar.files import check_place
+from wingbar.limits import check_limits
 from wingbar.recipes import recipe_named
 from wingbar.runfolder import is_new, is_run
-from wingbar.settings import changed, check_limits
+from wingbar.settings import Config, changed
 from wingbar.words import OUT
 
 __all__ = ["RUNS", "Try", "check", "config_of"]

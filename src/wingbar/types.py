@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
@@ -19,6 +19,7 @@ __all__ = [
     "Method",
     "Output",
     "ParamGroup",
+    "Preparation",
     "Probe",
     "Views",
 ]
@@ -39,6 +40,13 @@ class Batch:
     views: tuple[Float[Tensor, "batch 3 _ _"], ...]  # a multi-crop method puts the global ones first
     index: Int[Tensor, " batch"]  # row in the data set
     seed: int = 0
+    step: int = 0  # where training stands: momentum, temperature and weights may follow it
+    steps: int = 1
+
+    @property
+    def progress(self) -> float:
+        """Share of the training that is done, 0 at its first step."""
+        return self.step / self.steps
 
 
 class Encoded(NamedTuple):
@@ -61,7 +69,7 @@ class ParamGroup(NamedTuple):
 
     name: str
     parameters: list[nn.Parameter]
-    optimizer: Literal["main", "decoder"] = "main"
+    adam: float | None = None  # rate of an Adam of its own, in place of the method's optimiser: the decoder's
     constant: bool = False  # keeps its learning rate: SimSiam's predictor
 
 
@@ -77,7 +85,9 @@ class Probe(NamedTuple):
 class Method(Protocol):
     """A self-supervised objective around an encoder. Wrappers are Methods too, so they nest."""
 
-    encoder: nn.Module
+    @property
+    def encoder(self) -> nn.Module:
+        """What is trained."""
 
     def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
         """g: feature to embedding."""
@@ -88,11 +98,23 @@ class Method(Protocol):
     def after_step(self, carries: Sequence[Any]) -> None:
         """Write state (teacher, bank) once per optimiser step; one carry per accumulated forward pass."""
 
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 _ _"]:
+        """The view that criteria compare a plain image with."""
+
     def embed(self, image: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """The feature that is evaluated."""
 
     def param_groups(self) -> list[ParamGroup]:
         """Every trained parameter, exactly once."""
+
+
+class Preparation(NamedTuple):
+    """What is trained before training: pairs need a decoder that can rebuild images."""
+
+    name: str  # of the stage
+    method: Method
+    product: nn.Module  # what stays of it, and can be kept for the next run that would make the same
+    epochs: int
 
 
 @runtime_checkable
@@ -120,9 +142,17 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class Views(Protocol):
-    """Random augmentation of whole batches: stored bytes to normalised views."""
+    """Random augmentation of whole batches: stored bytes to normalised views.
+
+    One that is an `nn.Module` has its state moved, saved and resumed with the method's; one that has `after_step(step,
+    method)` is told after every step, and may look at the method to change that state.
+    """
 
     def __call__(
-        self, images: UInt8[Tensor, "batch 3 side side"], aspect: Float[Tensor, " batch"], generator: Generator
+        self,
+        images: UInt8[Tensor, "batch 3 side side"],
+        aspect: Float[Tensor, " batch"],
+        index: Int[Tensor, " batch"],
+        generator: Generator,
     ) -> tuple[Float[Tensor, "batch 3 _ _"], ...]:
-        """Views of each image; `aspect` is the original's width / height, whatever square it is stored in."""
+        """Views of each image; `aspect` is the original's width / height, `index` its row in the data set."""

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
@@ -21,12 +20,13 @@ from wingbar.encoder import evaluation_mode
 from wingbar.errors import UserError
 from wingbar.evaluate.collapse import Geometry
 from wingbar.evaluate.diagnosis import facts, signs_of
+from wingbar.evaluate.features import embed_images
 from wingbar.evaluate.knn import knn_correct
 from wingbar.evaluate.linear import linear_probe
 from wingbar.evaluate.verdicts import judge
 from wingbar.images import find_source
 from wingbar.machine import choose_autocast, choose_device, uncompiled
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 from wingbar.stages import Stage, plain_images
 from wingbar.train.loop import After
 from wingbar.types import Output
@@ -99,18 +99,12 @@ def sample(store: Store, most: int, *, device: torch.device) -> Store:
     )
 
 
-@torch.no_grad()
 def _embed(config: Config, method: Any, store: Store) -> Float[Tensor, "n dim"]:
     """Features of plain images in evaluation mode, on the method's device; the method is left as it was."""
     device = choose_device(config.run.device)
     prepare = plain_images(changed(config, {"run.compile": "off"}))
-    autocast = choose_autocast(config.run.precision, device)
-    features = []
-    with evaluation_mode(method), uncompiled(method), autocast():
-        for rows in torch.split(torch.arange(len(store.images), device=store.aspect.device), CHUNK):
-            images = prepare(store.images[rows].to(device), store.aspect[rows].to(device))
-            features.append(method.embed(images).float())
-    return torch.cat(features)
+    with evaluation_mode(method), uncompiled(method), choose_autocast(config.run.precision, device)():
+        return embed_images(method.embed, store, prepare, device=device, batch=CHUNK, to=device)
 
 
 # --- what is measured ------------------------------------------------------------------------------------------------
@@ -198,6 +192,6 @@ def kappa_alarm(say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
         share = line.get("perturbed/LowVariance")
         if share in (0.0, 1.0) and line["epoch"] > 2 and not said:
             said.append(share)
-            say(f"synth.kappa separates nothing, {share:.0%} of the dimensions are below it")
+            say(f"pairs.kappa separates nothing, {share:.0%} of the dimensions are below it")
 
     return listen

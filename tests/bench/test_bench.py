@@ -16,11 +16,10 @@ from wingbar.bench.options import CASES, Data, Step, Train
 from wingbar.bench.step import bench_step
 from wingbar.bench.table import Row, bars, write_results
 from wingbar.bench.train import bench_train
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.config import Data as Settings
 from wingbar.errors import UserError
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
+from wingbar.stages import build_method
 from wingbar.types import Batch
 
 SMALL = {
@@ -29,8 +28,8 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 16,
-    "synth.bank": 16,
-    "decoder.name": "tiny",
+    "pairs.bank": 16,
+    "pairs.decoder.name": "tiny",
 }
 
 
@@ -48,8 +47,8 @@ def batch() -> Batch:
 
 def test_the_listing_computes_the_losses_of_its_recipe():
     """Base and reconstruction loss are those of our method when keys enter the queue before the loss."""
-    ours = method(**{"readings.enqueue": "before", "readings.encoder_bn": "shared"})
-    theirs = Pseudocode(method(**{"readings.enqueue": "before"}))
+    ours = method(**{"method.enqueue": "before", "pairs.readings.encoder_bn": "shared"})
+    theirs = Pseudocode(method(**{"method.enqueue": "before"}))
     expected, got = ours(batch()).losses, theirs(batch()).losses
     assert_close(got["base"], expected["base"])
     assert_close(got["rebuild"], expected["rebuild"])

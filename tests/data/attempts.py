@@ -155,7 +155,9 @@ def memory(photos: Path, root: Path) -> dict[str, object]:
 
     def epoch(store: Store) -> None:
         placed = place(store, torch.device("cpu"), placement="streamed", workers=2)
-        batches = Batches(placed, lambda images, aspect, generator: (), lambda images, aspect: images[:, :, :8, :8], 10)
+        batches = Batches(
+            placed, lambda images, aspect, index, generator: (), lambda images, aspect: images[:, :, :8, :8], 10
+        )
         for step in range(batches.per_epoch):
             batches(step)
 

@@ -21,6 +21,8 @@ from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, choose_placement, place
 from wingbar.data.store import Files, Store, decode, find_images
 from wingbar.errors import UserError
+from wingbar.recipes import recipe_named
+from wingbar.settings import fitting
 
 CPU = torch.device("cpu")
 SIDE = 20
@@ -50,7 +52,7 @@ def stores(photos, tmp_path_factory) -> dict[str, Store]:
 
 
 def batches(store: Store, **options: int) -> Batches:
-    def view(images: torch.Tensor, aspect: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor]:
+    def view(images: torch.Tensor, aspect: torch.Tensor, index, generator: torch.Generator) -> tuple[torch.Tensor]:
         noise = torch.rand(images.shape, generator=generator, device=images.device)
         return (images * noise * aspect[:, None, None, None],)
 
@@ -200,7 +202,8 @@ def test_more_than_half_the_memory_stays_on_disk(photos, tmp_path, monkeypatch):
 
 SMALL = {
     "data.size": 32, "data.stored": 40, "data.batch": 8, "encoder.name": "timm/test_resnet",
-    "encoder.weights": "random", "method.queue": 32, "synth.bank": 16, "decoder.name": "tiny", "decoder.epochs": 1,
+    "encoder.weights": "random", "method.queue": 32, "pairs.bank": 16, "pairs.decoder.name": "tiny",
+    "pairs.decoder.epochs": 1,
     "run.epochs": 2, "run.log_every": 1, "run.device": "cpu", "run.tensorboard": False,
 }  # fmt: skip
 
@@ -228,6 +231,7 @@ def test_nobody_trains_on_a_damaged_cache(where, photos, tmp_path, monkeypatch, 
     """200 kB of zeros in the middle of 442, images 6 to 16: said, mended, and the numbers are as with a whole cache."""
     monkeypatch.setenv("WINGBAR_CACHE", str(tmp_path / "cache"))
     settings = {**SMALL, "data.stored": 80, "run.epochs": 1, "data.placement": where}
+    settings = fitting(settings, recipe_named("moco"))
     whole = wingbar.fit(photos, out=tmp_path / "whole", recipe="moco", settings=settings)
     (held,) = (tmp_path / "cache").glob("*/images.u8")
     before = held.read_bytes()

@@ -17,7 +17,6 @@ import torchvision.datasets as tv
 from PIL import Image
 from scipy.io import savemat
 
-from wingbar.config import Config
 from wingbar.data import layouts, readers, signs
 from wingbar.data.guess import guess
 from wingbar.data.listing import Listing, allot, draw, hold_out
@@ -25,7 +24,7 @@ from wingbar.data.readers import DATASETS, read
 from wingbar.data.store import decode
 from wingbar.errors import UserError
 from wingbar.images import find_source
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cub200"
 SPLITS = ("train", "test")

@@ -244,7 +244,7 @@ def chain(image: torch.Tensor, index: int, draw: views.Draw, pixels: torch.Tenso
 def test_the_seed_decides_everything_and_nothing_else_does():
     images, aspect = stored(10, 32), torch.linspace(0.5, 2, 10)
     augment, state, before = Augment((EVERYTHING, EVERYTHING)), torch.get_rng_state(), images.clone()
-    first, again, other = (augment(images, aspect, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (augment(images, aspect, None, seeded(seed)) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], other[0])
@@ -253,20 +253,20 @@ def test_the_seed_decides_everything_and_nothing_else_does():
 
 def test_views_do_not_depend_on_how_the_batch_is_cut(monkeypatch):
     images, aspect = stored(11, 32), torch.ones(11)
-    (whole,) = Augment((EVERYTHING,))(images, aspect, seeded())
+    (whole,) = Augment((EVERYTHING,))(images, aspect, None, seeded())
     monkeypatch.setattr(views, "CACHE", 3 * 24 * 24 * 3)
-    (parts,) = Augment((EVERYTHING,))(images, aspect, seeded())
+    (parts,) = Augment((EVERYTHING,))(images, aspect, None, seeded())
     assert_close(parts, whole, atol=1e-5, rtol=0)
 
 
 def test_images_are_drawn_independently():
     images = stored(1, 32).expand(6, -1, -1, -1)
-    (view,) = Augment((EVERYTHING,))(images, torch.ones(6), seeded())
+    (view,) = Augment((EVERYTHING,))(images, torch.ones(6), None, seeded())
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(view, 2))
 
 
 def test_views_lie_in_the_normalised_range():
-    for view in views.asymmetric(size=32)(stored(64, 48), torch.ones(64), seeded()):
+    for view in views.asymmetric(size=32)(stored(64, 48), torch.ones(64), None, seeded()):
         values = view * torch.tensor(colour.STD).view(3, 1, 1) + torch.tensor(colour.MEAN).view(3, 1, 1)
         assert -1e-5 <= values.min() < 0.05 and 0.95 < values.max() <= 1 + 1e-5
 
@@ -279,7 +279,7 @@ def test_probabilities_of_nought_and_one():
     for recipe, expected in ((still, images), (kept, images.flip(-1))):
         draw = recipe.draw(aspect, seeded())._replace(boxes=whole)
         assert_close(recipe.apply(images / 255, draw), normalised(expected / 255), atol=1e-6, rtol=0)
-    (greyed,) = Augment((replace(still, grey_p=1.0, solarise_p=1.0, blur_p=1.0),))(images, aspect, seeded())
+    (greyed,) = Augment((replace(still, grey_p=1.0, solarise_p=1.0, blur_p=1.0),))(images, aspect, None, seeded())
     planes = greyed * torch.tensor(colour.STD).view(3, 1, 1) + torch.tensor(colour.MEAN).view(3, 1, 1)
     assert_close(planes[:, 0], planes[:, 2], atol=1e-5, rtol=0)
 
@@ -290,7 +290,7 @@ def test_the_named_recipes():
     one, two = views.asymmetric().recipes
     assert (one.blur_p, one.solarise_p, two.blur_p, two.solarise_p) == (1.0, 0.0, 0.1, 0.2)
     assert one.jitter == two.jitter == (0.4, 0.4, 0.2, 0.1)
-    crops = views.multicrop(size=32, local=3, local_size=12)(stored(2, 40), torch.ones(2), seeded())
+    crops = views.multicrop(size=32, local=3, local_size=12)(stored(2, 40), torch.ones(2), None, seeded())
     assert [tuple(crop.shape) for crop in crops] == [(2, 3, 32, 32)] * 2 + [(2, 3, 12, 12)] * 3
 
 
@@ -379,7 +379,7 @@ def test_cuda_makes_the_same_views_without_waiting():
     generator, augment = torch.Generator("cuda"), Augment((EVERYTHING, EVERYTHING))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        first, again = (augment(images, aspect, generator.manual_seed(3)) for _ in range(2))
+        first, again = (augment(images, aspect, None, generator.manual_seed(3)) for _ in range(2))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from wingbar.config import Config
+from wingbar.configfile import to_json
 from wingbar.data.batches import Batches
 from wingbar.data.store import Store
 from wingbar.errors import UserError
 from wingbar.evaluate.collapse import Geometry, effective_rank, geometry, learnt, self_negatives, spread
 from wingbar.evaluate.diagnosis import Record, diagnose, facts, read_record, signs_of
 from wingbar.evaluate.verdicts import Signs, judge
-from wingbar.settings import changed, to_json
+from wingbar.settings import Config, changed
 from wingbar.state import Ring
 
 

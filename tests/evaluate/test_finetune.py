@@ -54,7 +54,9 @@ def test_three_steps_are_those_of_a_loop_by_hand():
     crop = views.Augment((views.Recipe(size=16, scale=(0.3, 1.0), jitter_p=0.0, grey_p=0.0, blur_p=0.0),))
     for step, rate in enumerate((0.1, 0.1, 0.01)):  # one step is an epoch; half of three are over after the second
         rows = torch.randperm(8, generator=torch.Generator().manual_seed(fold(5, 0, step)))
-        (view,) = crop(store.images[rows], store.aspect[rows], torch.Generator().manual_seed(fold(5, 1, step, 0, 0)))
+        (view,) = crop(
+            store.images[rows], store.aspect[rows], rows, torch.Generator().manual_seed(fold(5, 1, step, 0, 0))
+        )
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         cross_entropy(head(encoder(view).vector), store.labels[rows]).backward()
@@ -146,7 +148,7 @@ def test_what_cannot_be_learnt_is_explained():
         Tuning(epochs=0)
     broken: Encoder = copy.deepcopy(small_encoder(0))
     nn.init.constant_(next(broken.parameters()), math.nan)
-    with pytest.raises(UserError, match="no number after epoch 1 of 3; lower lr"):
+    with pytest.raises(UserError, match="NaN after epoch 1 of 3; lower lr"):
         finetune(broken, train, test, QUICK)
 
 

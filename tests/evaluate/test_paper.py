@@ -78,7 +78,7 @@ def test_crops_are_random_resized_crops_and_flips_without_colour_changes():
     ramp = images.clone()
     ramp[:] = torch.arange(40) * 6
     generator = torch.Generator().manual_seed(0)
-    (flat,), (slopes,) = (crops(size=32)(pixels, torch.ones(64), generator) for pixels in (images, ramp))
+    (flat,), (slopes,) = (crops(size=32)(pixels, torch.ones(64), None, generator) for pixels in (images, ramp))
     assert (flat - flat[:1, :, :1, :1]).abs().max() < 1e-5
     rise = (slopes[:, 0, 16, -1] - slopes[:, 0, 16, 0]) * 0.229 * 255 / (6 * 40)  # share of the width, signed by flips
     assert 15 < (rise < 0).sum() < 49 and rise.abs().min() < 0.45 and rise.abs().max() > 0.85

@@ -14,17 +14,18 @@ import torch
 from PIL import Image
 
 from wingbar import cli, run
+from wingbar.configfile import from_json
 from wingbar.data import datasets
 from wingbar.gallery.curves import gather_curves
 from wingbar.gallery.spread import bank_measure, gather_spreads
 from wingbar.recipes import recipe_named
 from wingbar.saved import load_method
-from wingbar.settings import changed, from_json
+from wingbar.settings import changed
 from wingbar.types import Probe
 
 SMALL = {
     "data.size": 32, "data.stored": 40, "data.batch": 8, "data.images": 32, "data.classes": 4, "method.queue": 24,
-    "run.epochs": 2, "decoder.epochs": 1, "synth.bank": 24, "synth.kappa": 0.08, "run.device": "cpu",
+    "run.epochs": 2, "pairs.decoder.epochs": 1, "pairs.bank": 24, "pairs.kappa": 0.08, "run.device": "cpu",
     "run.tensorboard": False, "run.log_every": 1,
 }  # fmt: skip
 
@@ -93,7 +94,7 @@ def test_every_reading_is_read(folder, config, tmp_path, reading):
     other.mkdir()
     for name in ("checkpoint.pt", "encoder.safetensors"):
         (other / name).symlink_to(folder / name)
-    read = changed(config, {"readings.spread": reading})
+    read = changed(config, {"pairs.readings.spread": reading})
     (other / "config.json").write_text((folder / "config.json").read_text().replace('"row_std"', f'"{reading}"'))
     measure = bank_measure(other, read)
     rows = load_method(folder).criteria[1].bank.rows.double().numpy()
@@ -109,8 +110,8 @@ def test_every_reading_is_read(folder, config, tmp_path, reading):
 
 
 def test_runs_without_the_criterion_have_no_bank(folder, config):
-    assert bank_measure(folder, changed(config, {"synth.criteria": ("gradcam",)})) is None
-    assert bank_measure(folder, changed(config, {"synth.on": False})) is None
+    assert bank_measure(folder, changed(config, {"pairs.criteria": ("gradcam",)})) is None
+    assert bank_measure(folder, changed(config, {"wrappers": ()})) is None
 
 
 def test_show_spread(folder, config, tmp_path, capsys):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wingbar.config import Config
+from wingbar.configfile import to_json
 from wingbar.errors import UserError
 from wingbar.gallery import ablations
 from wingbar.gallery.ablations import gather_ablations
 from wingbar.gallery.curves import gather_curves, note_on
-from wingbar.settings import changed, to_json
+from wingbar.settings import Config, changed
 from wingbar.show.contents import Curve, Panel
 from wingbar.show.curves import draw_curves
 from wingbar.show.panels import Recorded, panels
@@ -143,14 +143,14 @@ def evaluated(tmp_path, monkeypatch):
 
 def test_scores_stand_over_the_setting_beside_the_papers(evaluated):
     runs = [
-        evaluated("a", {"synth.kappa": math.inf}, 0.5),
-        evaluated("b", {"synth.kappa": 0.0}, 0.6),
-        evaluated("c", {"synth.kappa": 0.02}, 0.64),
-        evaluated("d", {"synth.kappa": 0.02, "run.seed": 1}, 0.7),
-        evaluated("e", {"synth.kappa": 0.02, "synth.nu": 0.1}, 0.1),
+        evaluated("a", {"pairs.kappa": math.inf}, 0.5),
+        evaluated("b", {"pairs.kappa": 0.0}, 0.6),
+        evaluated("c", {"pairs.kappa": 0.02}, 0.64),
+        evaluated("d", {"pairs.kappa": 0.02, "run.seed": 1}, 0.7),
+        evaluated("e", {"pairs.kappa": 0.02, "pairs.nu": 0.1}, 0.1),
     ]
     theirs = Curve("paper", [0.0, 0.02, math.inf], [66.04, 66.17, 66.05], kind="paper")
-    nu, kappa = gather_ablations(runs, paper={"synth.kappa": [theirs]})
+    nu, kappa = gather_ablations(runs, paper={"pairs.kappa": [theirs]})
     ours = kappa.curves[0]
     assert (kappa.y_label, ours.name, ours.x) == ("linear, %", "ours", [0.0, 0.02, math.inf])
     low, high = stats.t.interval(0.95, 1, 67.0, stats.sem([64.0, 70.0]))
@@ -160,20 +160,20 @@ def test_scores_stand_over_the_setting_beside_the_papers(evaluated):
 
 
 def test_runs_without_scores_or_without_a_varied_setting_have_no_ablation(evaluated, tmp_path):
-    assert gather_ablations([evaluated("a", {}, 0.5), make_run(tmp_path / "z", {"synth.nu": 0.1})]) == []
+    assert gather_ablations([evaluated("a", {}, 0.5), make_run(tmp_path / "z", {"pairs.nu": 0.1})]) == []
 
 
 def test_runs_evaluated_in_other_ways_are_refused(evaluated):
     first = evaluated("a", {}, 0.5)
     with pytest.raises(UserError, match="not evaluated alike"):
-        gather_ablations([first, evaluated("b", {"synth.nu": 0.1}, 0.5, view="squash")])
+        gather_ablations([first, evaluated("b", {"pairs.nu": 0.1}, 0.5, view="squash")])
     with pytest.raises(UserError, match="no score in common"):
-        gather_ablations([first, evaluated("c", {"synth.nu": 0.2}, 0.5, metric="kNN")])
+        gather_ablations([first, evaluated("c", {"pairs.nu": 0.2}, 0.5, metric="kNN")])
 
 
 def test_a_score_belongs_to_the_weights_it_was_measured_on(tmp_path):
     """Evaluated together, all scores lie in the first run's folder."""
-    runs = [make_run(tmp_path / name, {"synth.alpha": value}) for name, value in (("a", 1.0), ("b", 2.0))]
+    runs = [make_run(tmp_path / name, {"pairs.alpha": value}) for name, value in (("a", 1.0), ("b", 2.0))]
     (runs[0] / "evaluation").mkdir()
     with (runs[0] / "evaluation" / "metrics.jsonl").open("w") as record:
         for number, folder in enumerate(runs):
@@ -195,7 +195,7 @@ def words(path):
 def test_infinity_has_its_place_and_the_papers_points_are_marks(tmp_path):
     ours = Curve("ours", [0.0, math.inf], [60.0, 50.0], [55.0, 45.0], [65.0, 55.0])
     theirs = Curve("paper", [0.0, 0.02], [66.0, 66.1], kind="paper")
-    page = draw_curves([Panel("κ", "synth.kappa", "linear, %", [ours, theirs], listed_x=True)], LIGHT, note="A note.")
+    page = draw_curves([Panel("κ", "pairs.kappa", "linear, %", [ours, theirs], listed_x=True)], LIGHT, note="A note.")
     mine, papers = page.axes[0].lines
     assert mine.get_xdata().tolist() == [0, 2] and papers.get_xdata().tolist() == [0, 1]
     assert papers.get_linestyle() == "None" and papers.get_marker() == "D"

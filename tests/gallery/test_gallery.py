@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import wingbar
 from wingbar.cli import main
-from wingbar.config import Config
+from wingbar.configfile import from_json
 from wingbar.data import datasets
 from wingbar.evaluate.retrieval import Retrieval
 from wingbar.exam import Evaluate, examine, inspections
@@ -29,13 +29,14 @@ from wingbar.gallery.neighbours import confusable, gather_ranking
 from wingbar.gallery.options import PICTURES
 from wingbar.gallery.pairs import _batch, gather_pairs
 from wingbar.gallery.visit import Visit, spread_over_classes
+from wingbar.recipes import recipe_named
 from wingbar.saved import load_method
-from wingbar.settings import changed, from_json
+from wingbar.settings import Config, changed, fitting
 from wingbar.types import MEAN, STD
 
 SETTINGS = {
     "data.images": 40, "data.batch": 8, "data.size": 32, "data.stored": 40, "data.classes": 4, "run.epochs": 2,
-    "run.device": "cpu", "run.tensorboard": False, "method.queue": 16, "synth.bank": 16, "decoder.epochs": 1,
+    "run.device": "cpu", "run.tensorboard": False, "method.queue": 16, "pairs.bank": 16, "pairs.decoder.epochs": 1,
 }  # fmt: skip
 CPU = torch.device("cpu")
 OWN = ("pairs", "cam", "neighbours")
@@ -47,7 +48,7 @@ def runs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, root in (("synth", "lookalike"), ("moco", "lookalike"), ("flat", str(_photos(folder / "photos")))):
         recipe = "try-moco" if name == "moco" else "try-synth"
-        wingbar.fit(root, out=folder / name, recipe=recipe, settings=SETTINGS)
+        wingbar.fit(root, out=folder / name, recipe=recipe, settings=fitting(SETTINGS, recipe_named(recipe)))
     return folder
 
 

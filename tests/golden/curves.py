@@ -5,17 +5,19 @@ that in float32 another processor's curve would be another one after five steps.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.data.store import Store
-from wingbar.settings import changed
-from wingbar.stages import build_stages
+from wingbar.methods import METHODS
+from wingbar.reproduce.cells import NOT_IN_KEY
+from wingbar.reproduce.numerics import NUMERICS
+from wingbar.settings import Config, changed, named
+from wingbar.stages import build_method, build_stages
 from wingbar.train.loop import train
 
 FOLDER = Path(__file__).parent
@@ -26,22 +28,20 @@ SETTINGS = {
     "data.batch": 16,
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
-    "method.queue": 64,
-    "synth.bank": 32,
-    "synth.kappa": 0.1,
-    "decoder.name": "tiny",
-    "decoder.epochs": 0,
     "optim.lr": 0.001,
     "optim.lr_rule": "literal",
     "run.epochs": 10,
     "run.device": "cpu",
 }
-CURVES = {
-    "moco": {"synth.on": False},
-    "moco-synth": {},
-    "simsiam": {"method.name": "simsiam", "method.dim": 64, "method.hidden": 16, "synth.on": False},
-    "simsiam-synth": {"method.name": "simsiam", "method.dim": 64, "method.hidden": 16},
-}
+FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
+
+
+def combinations() -> dict[str, tuple[str, ...]]:
+    """Curve → method and wrappers: every method alone, and every wrapper around every method."""
+    wrappers = METHODS.named(wraps=True)
+    around = [(), *((wrapper,) for wrapper in wrappers)]
+    together = [(method, *names) for method in METHODS.named(wraps=False) for names in around]
+    return {"-".join(FILES.get(name, name) for name in names): names for names in together}
 
 
 def images() -> Store:
@@ -51,7 +51,7 @@ def images() -> Store:
     return Store(smooth.clamp(0, 255).to(torch.uint8), torch.ones(32))
 
 
-def shifted(images: Tensor, aspect: Tensor, generator: Generator) -> tuple[Tensor, ...]:
+def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> tuple[Tensor, ...]:
     """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ."""
     corners = torch.randint(0, 9, (2, len(images), 2), generator=generator).tolist()
     return tuple(
@@ -66,7 +66,11 @@ def exact(images: Tensor) -> Tensor:
 
 def curve(name: str) -> list[dict[str, float]]:
     """Every loss term at each of the steps."""
-    config = changed(Config(), {**SETTINGS, **CURVES[name]})
+    method, *around = combinations()[name]
+    config = changed(Config(), {**SETTINGS, "method.name": method, "wrappers": around})
+    small = {f"method.{key}": value for key, value in METHODS[method].small.items()}
+    small |= {f"{wrapper}.{key}": value for wrapper in around for key, value in METHODS[wrapper].small.items()}
+    config = changed(config, small)
     (stage,) = build_stages(config, build_method(config).double(), images(), torch.device("cpu"))
     batches = replace(stage.batches, views=shifted, plain=lambda images, aspect: exact(images[:, :, 4:36, 4:36]))
     lines: list[dict[str, float]] = []
@@ -75,8 +79,29 @@ def curve(name: str) -> list[dict[str, float]]:
     return lines
 
 
+def versions() -> dict[str, dict[str, object]]:
+    """Curve → the numerics' versions it was drawn under, its hash, and the defaults that belong to them."""
+    return {
+        name: {
+            "numerics": {"shared": NUMERICS, **{part: METHODS[part].numerics for part in parts}},
+            "sha256": sha256((FOLDER / f"{name}.json").read_bytes()).hexdigest(),
+            "defaults": defaults_of(*parts),
+        }
+        for name, parts in combinations().items()
+    }
+
+
+def defaults_of(method: str, *around: str) -> dict[str, object]:
+    """A key of a result leaves defaults out: one that changed would give new numbers an old result's key."""
+    config = changed(Config(), {"method.name": method, "wrappers": list(around)})
+    own = {f"optim.{name}": value for name, value in asdict(config.optimised).items()}
+    settings = named(config) | own | {"data.views": config.method.entry.views}
+    return json.loads(json.dumps({name: settings[name] for name in sorted(settings.keys() - NOT_IN_KEY)}))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in CURVES:
+    for name in combinations():
         text = "[\n" + ",\n".join(json.dumps(line) for line in curve(name)) + "\n]\n"
         (FOLDER / f"{name}.json").write_text(text)
+    (FOLDER / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")

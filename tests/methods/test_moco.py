@@ -18,7 +18,7 @@ from wingbar.losses import info_nce, without_positive
 from wingbar.methods.moco import MoCo, against_past, against_past_and_present
 from wingbar.state import Ring
 from wingbar.train.loop import train
-from wingbar.train.optim import build_optimizers
+from wingbar.train.optim import Rule, build_optimizers
 from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
@@ -41,7 +41,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def optimizers(method: MoCo):
-    return build_optimizers(method.param_groups(), lr=0.05, momentum=0.9, weight_decay=1e-4, decoder_lr=1e-3)
+    return build_optimizers(method.param_groups(), Rule(lr=0.05, weight_decay=1e-4))
 
 
 def run(method: MoCo, batches: list[list[Batch]]) -> list[list]:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from wingbar.criteria import GradCam
 from wingbar.methods.simsiam import SimSiam
 from wingbar.train.loop import train
-from wingbar.train.optim import build_optimizers
+from wingbar.train.optim import Rule, build_optimizers
 from wingbar.trunks import build_encoder
 from wingbar.types import Batch, Probe
 
@@ -113,7 +113,7 @@ def test_every_parameter_is_in_one_group_and_gets_a_gradient():
 
 def test_only_the_predictor_keeps_its_rate():
     method = simsiam()
-    optimizers = build_optimizers(method.param_groups(), lr=0.05, momentum=0.9, weight_decay=0.0, decoder_lr=1e-3)
+    optimizers = build_optimizers(method.param_groups(), Rule(lr=0.05, weight_decay=0.0))
     train(method, lambda step: [batch(step)], optimizers, lambda step: 0.5**step, start=0, stop=3)
     rates = {group["name"]: group["lr"] for group in optimizers.groups}
     assert rates == {"encoder": pytest.approx(0.05 / 4), "projector": pytest.approx(0.05 / 4), "predictor": 0.05}

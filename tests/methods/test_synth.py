@@ -17,11 +17,12 @@ from wingbar.criteria import GradCam, LowVariance, Uniform
 from wingbar.decoder import tiny_decoder
 from wingbar.encoder import evaluation_statistics
 from wingbar.losses import nt_xent, without_positive
-from wingbar.methods import MoCo, SimSiam, SynthPairs
-from wingbar.methods.synth import Readings, in_one_call, shared_statistics, teacher_view
+from wingbar.methods.moco import MoCo
+from wingbar.methods.simsiam import SimSiam
+from wingbar.methods.synth import Readings, SynthPairs, in_one_call, shared_statistics, teacher_view
 from wingbar.perturb import Noise, noise_std_from_variance, relative
 from wingbar.train.loop import train
-from wingbar.train.optim import build_optimizers
+from wingbar.train.optim import Rule, build_optimizers
 from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
@@ -151,7 +152,7 @@ def gradients(loss: Tensor, parameters: Iterable[nn.Parameter]) -> list[float]:
 def curve(method: Any, steps: int = 4, parts: int = 1) -> list[float]:
     """The objective over a few steps of training."""
     seen: list[float] = []
-    optimizers = build_optimizers(method.param_groups(), lr=0.05, momentum=0.9, weight_decay=1e-4, decoder_lr=1e-3)
+    optimizers = build_optimizers(method.param_groups(), Rule(lr=0.05, weight_decay=1e-4))
     after = [lambda step, outputs: seen.extend(sum(out.losses.values()).item() for out in outputs)]
     batches = [[batch(10 * step + part) for part in range(parts)] for step in range(steps)]
     train(method, batches.__getitem__, optimizers, lambda step: 1.0, start=0, stop=steps, after=after)
@@ -313,7 +314,7 @@ def test_every_trained_parameter_is_in_one_group_and_gets_a_gradient(build):
     method = build()
     grouped = [parameter for group in method.param_groups() for parameter in group.parameters]
     assert sorted(map(id, grouped)) == sorted(id(p) for p in method.parameters() if p.requires_grad)
-    assert [group.name for group in method.param_groups() if group.optimizer == "decoder"] == ["decoder"]
+    assert [group.name for group in method.param_groups() if group.adam] == ["decoder"]
     sum(method(batch()).losses.values()).backward()
     assert all(parameter.grad is not None for parameter in grouped)
     assert all(p.grad is None for p in method.parameters() if not p.requires_grad)
@@ -479,7 +480,7 @@ def test_accumulated_batches_reach_queue_and_bank_once_each_and_the_teacher_once
     start = method.base.projector[0].weight.detach().clone()
     queue, bank = deque(method.base.queue.rows.tolist(), maxlen=32), deque(torch.zeros(20, DIM).tolist(), maxlen=20)
     seen: list[Any] = []
-    optimizers = build_optimizers(method.param_groups(), lr=0.05, momentum=0.9, weight_decay=0.0, decoder_lr=1e-3)
+    optimizers = build_optimizers(method.param_groups(), Rule(lr=0.05, weight_decay=0.0))
     after = [lambda step, outputs: seen.extend(out.carry for out in outputs)]
     train(method, lambda step: [batch(1), batch(2)], optimizers, lambda step: 1.0, start=0, stop=1, after=after)
     for carry in seen:

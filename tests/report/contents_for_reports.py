@@ -168,7 +168,7 @@ def some_report(**changes) -> Report:
         figures=figures,
         settings=[
             Setting("run.epochs", ("2", "2"), ("15", "15")),
-            Setting("synth.on", ("False", "True"), ("False", "True")),
+            Setting("pairs.on", ("False", "True"), ("False", "True")),
             Setting("data.root", (HOSTILE, HOSTILE), (HOSTILE, HOSTILE)),
         ],
         origins=[

@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save_file
 
 import wingbar
 from wingbar.cli import main
-from wingbar.config import Config
+from wingbar.configfile import from_json
 from wingbar.data import datasets
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.options import Data
 from wingbar.files import NotWritten
+from wingbar.form import parse_settings
 from wingbar.gallery.options import Map
 from wingbar.recipes import recipe_named
 from wingbar.report import gather, writing
@@ -30,11 +31,11 @@ from wingbar.report.contents import Figures
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import settings_of, train_command
 from wingbar.report.writing import write_report
-from wingbar.settings import changed, from_json
+from wingbar.settings import changed, fitting
 
 SMALL = {
     "data.batch": 8, "data.size": 32, "data.stored": 40, "run.epochs": 1, "run.device": "cpu",
-    "run.tensorboard": False, "method.queue": 16, "decoder.epochs": 1, "synth.bank": 16, "run.pictures_every": 0,
+    "run.tensorboard": False, "method.queue": 16, "pairs.decoder.epochs": 1, "pairs.bank": 16, "run.pictures_every": 0,
 }  # fmt: skip
 LOOKALIKE = {**SMALL, "data.images": 40, "data.classes": 4}
 drawn = cache(datasets.draw)
@@ -53,7 +54,7 @@ def runs(tmp_path_factory):
     """A base method and the method around it, trained for five steps."""
     folder = tmp_path_factory.mktemp("runs")
     for recipe in ("try-moco", "try-synth"):
-        wingbar.fit("lookalike", out=folder / recipe, recipe=recipe, settings=LOOKALIKE)
+        wingbar.fit("lookalike", out=folder / recipe, recipe=recipe, settings=fitting(LOOKALIKE, recipe_named(recipe)))
     return folder
 
 
@@ -146,7 +147,9 @@ def test_images_without_labels_have_pictures_and_no_scores(tmp_path):
     (tmp_path / "photos").mkdir()
     for number, image in enumerate(birds.images):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"<b>{number}.png")
-    wingbar.fit(tmp_path / "photos", out=tmp_path / "run", recipe="try-moco", settings=SMALL)
+    wingbar.fit(
+        tmp_path / "photos", out=tmp_path / "run", recipe="try-moco", settings=fitting(SMALL, recipe_named("try-moco"))
+    )
     data = _data(write_report(_asked(tmp_path / "run")).path)
     assert data["scores"]["rows"] == [] and data["unscored"].startswith("The 16 images have no labels")
     assert data["verdicts"][0]["severity"] in ("healthy", "warning", "collapsed")
@@ -160,22 +163,23 @@ def test_images_without_labels_have_pictures_and_no_scores(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"run.out": "runs/it's", "run.channels_last": False, "synth.criteria": ("gradcam",), "run.epochs": 3},
+        {"run.out": "runs/it's", "run.channels_last": False, "pairs.criteria": ("gradcam",), "run.epochs": 3},
         {"data.root": "my birds", "data.name": "folder", "data.options": ("test_fraction=0.1",), "optim.lr": 0.5},
-        {"encoder.weights": "a b.safetensors", "readings.noise_floor": -0.5, "run.stop_on_collapse": True},
+        {"method.name": "simsiam", "method.hidden": 7, "wrappers": ()},
+        {"encoder.weights": "a b.safetensors", "pairs.readings.noise_floor": -0.5, "run.stop_on_collapse": True},
     ],
 )
 def test_the_command_trains_with_the_same_settings(settings):
     config = changed(recipe_named("try-synth"), settings)
     program, train, recipe, *flags = shlex.split(train_command(config, "try-synth"))
     assert (program, train, recipe) == ("wingbar", "train", "try-synth")
-    assert tyro.cli(Config, default=recipe_named(recipe), args=flags) == config
+    assert parse_settings(flags, recipe_named(recipe)) == config
 
 
 def test_commands_in_the_report_are_of_its_runs(runs, written):
     lines = {one["purpose"]: shlex.split(one["line"]) for one in _data(written)["commands"]}
     config = from_json((runs / "try-synth" / "config.json").read_text("utf-8"))
-    again = tyro.cli(Config, default=recipe_named("try-synth"), args=lines["Train try-synth again"][3:])
+    again = parse_settings(lines["Train try-synth again"][3:], recipe_named("try-synth"))
     assert again == config
     assert lines["Make this report again"][:4] == [
         "wingbar",

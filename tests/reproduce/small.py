@@ -6,8 +6,8 @@ from pathlib import Path
 
 SETTINGS = (
     *("data.size=32", "data.stored=32", "data.batch=8", "data.images=24", "data.classes=3"),
-    *("method.queue=16", "method.dim=16", "synth.bank=16", "synth.kappa=0.2"),
-    *("decoder.name=tiny", "decoder.epochs=1", "run.save_minutes=0", "run.log_every=1"),
+    *("method.queue=16", "method.dim=16", "pairs.bank=16", "pairs.kappa=0.2"),
+    *("pairs.decoder.name=tiny", "pairs.decoder.epochs=1", "run.save_minutes=0", "run.log_every=1"),
 )
 
 

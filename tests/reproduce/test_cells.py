@@ -6,7 +6,6 @@ import json
 import threading
 from collections import defaultdict
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,21 @@ import tyro
 from small import command
 
 from wingbar.bench.clock import Timing
-from wingbar.build import build_method
-from wingbar.config import Config
 from wingbar.errors import UserError
+from wingbar.methods import METHODS, _entry
 from wingbar.recipes import recipe_named
 from wingbar.reproduce import cells, cost, plan
-from wingbar.reproduce.cells import Cell, find_splits, make_cell
+from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
-from wingbar.reproduce.numerics import CURVES, NUMERICS
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import estimated, make_plan
 from wingbar.reproduce.results import append, read, read_values, write_values
 from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
-from wingbar.settings import named
+from wingbar.settings import Config
 from wingbar.shelf import DecoderShelf
+from wingbar.stages import build_method
 
-DEFAULTS = Path(__file__).parent / "defaults.json"
-GOLDEN = Path(__file__).parents[1] / "golden"
+KEYS = Path(__file__).parent / "keys.json"
 BENCH = Path(__file__).parents[2] / "docs" / "bench" / "h200-train.json"
 OURS, INITIAL = Row("Ours", "default"), Row("ResNet50", FROZEN)
 
@@ -49,7 +46,7 @@ def cell(asked: Reproduce, *, row: Row = OURS, seed: int = 0, settings: tuple[st
 # --- the key ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["optim.lr=0.5", "synth.nu=0.1", "run.precision=fp32", "data.images=48"])
+@pytest.mark.parametrize("setting", ["optim.lr=0.5", "pairs.nu=0.1", "run.precision=fp32", "data.images=48"])
 def test_another_setting_is_another_cell(asked, setting):
     other = cell(asked, settings=(setting,))
     assert other.key != cell(asked).key and other.variant != cell(asked).variant
@@ -69,14 +66,15 @@ def test_a_seed_is_another_cell_of_the_same_variant(asked):
 
 
 def test_a_row_is_known_by_its_settings_whatever_it_is_called(asked):
-    same = Row("0.5", "default", {"synth.nu": 0.5})
+    same = Row("0.5", "default", {"pairs.nu": 0.5})
     assert cell(asked, row=same).config == cell(asked).config and cell(asked, row=same).key == cell(asked).key
 
 
 def test_a_setting_that_is_added_later_leaves_earlier_cells_alone(asked, monkeypatch):
     """What is at its default does not count, or every new setting would orphan all results."""
-    before, everything = cell(asked).key, cells.named
+    before, everything, usual = cell(asked).key, cells.named, cells.defaults
     monkeypatch.setattr(cells, "named", lambda config: everything(config) | {"data.invented": 1})
+    monkeypatch.setattr(cells, "defaults", lambda config: usual(config) | {"data.invented": 1})
     assert cell(asked).key == before
 
 
@@ -94,7 +92,7 @@ def test_the_initialisation_is_no_trained_cell_even_if_nothing_is_set(asked):
 
 def test_other_numerics_are_other_cells(asked, monkeypatch):
     before = cell(asked).key
-    monkeypatch.setattr(cells, "NUMERICS", 0)
+    monkeypatch.setattr("wingbar.reproduce.numerics.NUMERICS", 0)
     assert cell(asked).key != before
 
 
@@ -109,9 +107,9 @@ def test_weights_are_known_by_their_content(asked, tmp_path):
 
 
 def test_the_users_settings_do_not_overrule_the_rows(asked):
-    row = Row("1.0", "default", {"synth.nu": 1.0})
-    assert cell(asked, row=row, settings=("synth.nu=0.3", "synth.alpha=2")).config.synth.nu == 1.0
-    assert cell(asked, row=row, settings=("synth.nu=0.3", "synth.alpha=2")).config.synth.alpha == 2.0
+    row = Row("1.0", "default", {"pairs.nu": 1.0})
+    assert cell(asked, row=row, settings=("pairs.nu=0.3", "pairs.alpha=2")).config.settings_of("pairs").nu == 1.0
+    assert cell(asked, row=row, settings=("pairs.nu=0.3", "pairs.alpha=2")).config.settings_of("pairs").alpha == 2.0
 
 
 def test_a_cell_that_two_tables_have_is_planned_once(asked):
@@ -127,19 +125,27 @@ def test_every_table_can_be_planned(asked):
         assert {job.places[0].row for job in jobs} == {row.name for row in described.rows if row.recipe != "not here"}
 
 
-def test_the_version_of_the_numerics_is_of_these_golden_curves():
-    """If this fails, curves have moved: raise NUMERICS in wingbar.reproduce.numerics, and record their hash there."""
-    curves = b"".join(path.read_bytes() for path in sorted(GOLDEN.glob("*.json")))
-    assert sha256(curves).hexdigest() == CURVES
+def test_what_was_measured_under_old_names_is_found_again(monkeypatch):
+    """Keys of every row of every table as they were when `synth.on` was a setting, for made-up splits."""
+    monkeypatch.setattr(cells, "roots", lambda asked: dict.fromkeys(cells.DATASETS, "/data"))
+    places = json.loads(KEYS.read_text())
+    assert len(places) > 100
+    for place, recorded in places.items():
+        table, _, rest = place.partition(": ")
+        name, _, seed = rest.rpartition(", seed ")
+        row = next(row for row in TABLES[table].rows if row.name == name)
+        plain, splits = Reproduce(tables=(table,)), Splits("train", "test", 100)
+        made = make_cell(row, TABLES[table].datasets[0], int(seed), plain, splits)
+        now = {"key": made.key, "variant": made.variant, "folder": Path(made.config.run.out).name}
+        assert now == {part: recorded[part] for part in now}, place
 
 
-def test_the_version_of_the_numerics_is_of_these_defaults():
-    """A key leaves defaults out, so one that changed would give new numbers an old cell's key.
-
-    If this fails: a setting that is new is written into the file, one whose default changed raises NUMERICS, too.
-    """
-    now = {name: value for name, value in named(Config()).items() if name not in cells.NOT_IN_KEY}
-    assert json.loads(DEFAULTS.read_text()) == {"NUMERICS": NUMERICS, "defaults": json.loads(json.dumps(now))}
+def test_a_raised_entry_orphans_its_own_results_only(asked, monkeypatch):
+    before = {name: cell(asked, row=Row(name, name)).key for name in ("moco", "simsiam")}
+    entry = replace(METHODS["simsiam"], numerics=2)
+    monkeypatch.setattr(type(METHODS), "__getitem__", lambda self, name: entry if name == "simsiam" else _entry(name))
+    after = {name: cell(asked, row=Row(name, name)).key for name in ("moco", "simsiam")}
+    assert after["moco"] == before["moco"] and after["simsiam"] != before["simsiam"]
 
 
 # --- what it will take -----------------------------------------------------------------------------------------------
@@ -175,11 +181,10 @@ def test_other_seeds_tell_best(asked, monkeypatch):
 
 def test_an_unknown_machine_is_timed(asked, monkeypatch):
     """4 images in 2 s at 14 passes each are 28 passes a second."""
-    cost._timed.cache_clear()
+    cost.TIMED.clear()
     monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
     passes = 24 * (2 * 1 + 14 * 4) + 24 * 2 * 2  # decoder, training, probe
     assert cost.remaining_seconds(cell(asked), {}, probe_epochs=2) == pytest.approx(passes / 28)
-    cost._timed.cache_clear()
 
 
 def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
@@ -195,11 +200,11 @@ def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
 @pytest.fixture
 def timed(monkeypatch):
     """A machine that makes 28 passes a second."""
-    cost._timed.cache_clear()
+    cost.TIMED.clear()
     monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
-    monkeypatch.setattr(cost, "step_units", lambda config: 14)
+    monkeypatch.setattr(cost, "step_passes", lambda config: 14)
     yield
-    cost._timed.cache_clear()
+    cost.TIMED.clear()
 
 
 def planned(asked: Reproduce, **options) -> dict[tuple[str, int], float]:
@@ -226,9 +231,14 @@ def test_what_the_plan_says_begins_with_the_same_decoder_has_one_place_on_the_sh
     shelf, places = DecoderShelf(tmp_path, "images"), defaultdict(list)
     for job in make_plan(asked):
         if decoder := plan._decoder_of(job.cell):
-            places[decoder].append(shelf.place(job.cell.config, build_method(job.cell.config)))
+            places[decoder].append(_place(shelf, job.cell.config))
     assert all(len(set(found)) == 1 for found in places.values())
     assert max(map(len, places.values())) > 15 and len(places) >= 2 * 5
+
+
+def _place(shelf: DecoderShelf, config: Config) -> Path:
+    method = build_method(config)
+    return shelf.place(config, method.encoder, method.decoder)
 
 
 def test_time_by_the_record_knows_no_pauses(asked, tmp_path):

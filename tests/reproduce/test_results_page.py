@@ -1,4 +1,4 @@
-"""docs/results.md: its first table says what is on record in `results/`."""
+"""docs/results.md: its table of recipes says what is on record in `results/`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ ROWS = {row.recipe: row.name for row in OF_THE_PAGE}
 
 
 def shown() -> list[tuple[str, str, str]]:
-    """Recipe, column and cell of the page's first table, where there is a number."""
+    """Recipe, column and cell of the page's table of recipes, where there is a number."""
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    head, _, *lines = [line.strip("| ").split(" | ") for line in re.search(r"(\|.*\n)+", page)[0].splitlines()]
+    table = re.search(r"^\| recipe \|(.*\n\|)+.*", page, flags=re.MULTILINE)[0]
+    head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
     columns = [place for place, name in enumerate(head) if name in METRICS]
     found = [(re.search(r"`(.*)`", line[0])[1], line) for line in lines]
     return [

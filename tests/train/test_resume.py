@@ -27,9 +27,9 @@ SMALL = {
     "data.images": 40,
     "encoder.name": "timm/test_resnet",
     "method.queue": 20,  # no multiple of the batch: the ring wraps in the middle of one
-    "synth.bank": 20,
-    "synth.kappa": 0.2,
-    "decoder.epochs": 1,
+    "pairs.bank": 20,
+    "pairs.kappa": 0.2,
+    "pairs.decoder.epochs": 1,
     "run.epochs": 3,
     "run.log_every": 3,
     "run.save_minutes": 0.0,  # a checkpoint after every step
@@ -158,7 +158,7 @@ def stop_after_a_step(out: Path, monkeypatch, **settings) -> None:
 @pytest.fixture
 def interrupted(tmp_path, monkeypatch):
     """A run that was stopped after its first step of training."""
-    stop_after_a_step(tmp_path / "run", monkeypatch, **{"decoder.epochs": 0})
+    stop_after_a_step(tmp_path / "run", monkeypatch, **{"pairs.decoder.epochs": 0})
     return tmp_path / "run"
 
 
@@ -209,7 +209,7 @@ def test_no_room_for_a_checkpoint_loses_nothing(undisturbed, tmp_path, monkeypat
 
 def test_every_step_is_a_place_to_stop(tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
-    short, steps = {"decoder.epochs": 1, "run.epochs": 1}, 10
+    short, steps = {"pairs.decoder.epochs": 1, "run.epochs": 1}, 10
     run(config(tmp_path / "undisturbed", **short), recipe="try-synth", quiet=True)
     monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
@@ -230,7 +230,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed):
 
 
 def test_accumulated_gradients_enqueue_each_image_once(tmp_path):
-    settings = {"run.accumulate": 2, "decoder.epochs": 0, "run.save_minutes": 60.0}
+    settings = {"run.accumulate": 2, "pairs.decoder.epochs": 0, "run.save_minutes": 60.0}
     result = run(config(tmp_path / "run", **settings), recipe="try-synth", quiet=True)
     assert result.method.base.queue.position == (STEPS[1] * 8) % 20
     assert len(result.method.base.queue) == 20

@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 from wingbar.bench.clock import time_repeats
 from wingbar.bench.options import Data
 from wingbar.bench.table import Row
-from wingbar.config import Config, Run
+from wingbar.config import Run
 from wingbar.data import views
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
@@ -28,6 +28,7 @@ from wingbar.data.parallel import cores
 from wingbar.data.store import decode
 from wingbar.images import find_source
 from wingbar.machine import choose_device
+from wingbar.settings import Config
 from wingbar.stages import build_views
 from wingbar.types import MEAN, STD
 
@@ -84,7 +85,8 @@ def _device_rate(images: Any, options: Data, *, batch: int) -> float:
     stored, aspect = images[torch.arange(batch)].to(device), torch.ones(batch, device=device)
     augment = build_views(Config(data=options.data, run=Run(device=options.device)))
     generator = Generator(device)
-    timing = time_repeats(lambda step: augment(stored, aspect, generator), repeats=10, warmup=3, device=device)
+    index = torch.arange(len(stored), device=device)
+    timing = time_repeats(lambda step: augment(stored, aspect, index, generator), repeats=10, warmup=3, device=device)
     return timing.per_second(batch)
 
 
@@ -152,7 +154,7 @@ def _one_core(images: Tensor, *, size: int) -> tuple[float, float]:
     torch.set_num_threads(1)
     try:
         theirs = _processor_seconds(lambda: [(view(image), view(image)) for image in opened])
-        ours = _processor_seconds(lambda: augment(images, aspect, generator))
+        ours = _processor_seconds(lambda: augment(images, aspect, None, generator))
     finally:
         torch.set_num_threads(threads)
     return len(opened) / theirs, len(opened) / ours

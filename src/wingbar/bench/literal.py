@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from wingbar.criteria import LowVariance
 from wingbar.losses import nt_xent
-from wingbar.methods import MoCo, SynthPairs
+from wingbar.methods.moco import MoCo
+from wingbar.methods.synth import SynthPairs
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["Pseudocode"]
@@ -83,4 +84,4 @@ class Pseudocode(nn.Module):
     def param_groups(self) -> list[ParamGroup]:
         """Query encoder and head, and the decoder."""
         trained = [*self.encoder.parameters(), *self.proj_head.parameters()]
-        return [ParamGroup("encoder", trained), ParamGroup("decoder", list(self.decoder.parameters()), "decoder")]
+        return [ParamGroup("encoder", trained), ParamGroup("decoder", list(self.decoder.parameters()), adam=1e-4)]

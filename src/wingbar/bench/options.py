@@ -11,8 +11,8 @@ import tyro
 
 from wingbar.config import Data as Images
 from wingbar.errors import UserError, known
+from wingbar.limits import check_device
 from wingbar.recipes import recipe_named
-from wingbar.settings import check_device
 from wingbar.words import OUT
 
 __all__ = ["CASES", "Case", "Data", "Step", "Train", "check"]

@@ -12,12 +12,11 @@ from wingbar.bench.clock import Timing, time_repeats
 from wingbar.bench.literal import Pseudocode
 from wingbar.bench.options import CASES, Case, Step, check
 from wingbar.bench.table import Row
-from wingbar.build import build_method
-from wingbar.config import Config
+from wingbar.entry import Number
 from wingbar.machine import choose_autocast, choose_device
 from wingbar.recipes import recipe_named
-from wingbar.settings import changed
-from wingbar.stages import METHOD_UNITS, MOCO_UNITS, build_optimizers, prepare
+from wingbar.settings import Config, changed
+from wingbar.stages import build_method, build_optimizers, prepare, step_passes
 from wingbar.train.loop import train
 from wingbar.types import Batch
 
@@ -101,5 +100,9 @@ def _row(name: str, timings: Mapping[str, Timing], batch: int) -> Row:
     if listing:
         values["× listing"] = listing.ms / timing.ms
     if moco and name == "ours":
-        values["share of floor"] = moco.ms / MOCO_UNITS * METHOD_UNITS / timing.ms
+        values["share of floor"] = moco.ms * _passes(name) / _passes("MoCo v2") / timing.ms
     return Row(name, values)
+
+
+def _passes(case: str) -> Number:
+    return step_passes(recipe_named(CASES[case].recipe))

@@ -14,11 +14,10 @@ from statistics import harmonic_mean
 from wingbar.bench.options import Train
 from wingbar.bench.step import time_step
 from wingbar.bench.table import Row
-from wingbar.config import Config
 from wingbar.images import find_source, open_source
 from wingbar.recipes import recipe_named
 from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 
 __all__ = ["bench_train"]
 
@@ -44,10 +43,10 @@ def _config(options: Train, recipe: str) -> Config:
         **{f"data.{name}": value for name, value in vars(options.data).items()},
         "encoder.name": options.encoder,
         "encoder.weights": "random",
-        "decoder.epochs": 0,
         "run.device": options.device,
     }
-    return changed(recipe_named(recipe), settings)
+    config = changed(recipe_named(recipe), settings)
+    return changed(config, {"pairs.decoder.epochs": 0}) if config.settings_of("pairs") else config
 
 
 def _row(name: str, config: Config, *, epochs: int) -> Row:

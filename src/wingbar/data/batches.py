@@ -56,6 +56,7 @@ class Batches:
     seed: int = 0
     parts: int = 1
     rank: int = 0
+    steps: int = 0  # of the whole training, for what follows a schedule
 
     def __post_init__(self) -> None:
         check_batch(self.size, parts=self.parts, images=len(self.store.images))
@@ -88,9 +89,11 @@ class Batches:
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
         return Batch(
             image=self.plain(images, aspect),
-            views=self.views(images, aspect, generator),
+            views=self.views(images, aspect, index, generator),
             index=index,
             seed=fold(self.seed, NOISE, step, part, self.rank),
+            step=step,
+            steps=max(self.steps, 1),
         )
 
     def _pixels(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

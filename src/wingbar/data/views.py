@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
+from wingbar.config import Data
 from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.errors import UserError
 
-__all__ = ["Augment", "Draw", "Recipe", "asymmetric", "centre", "crops", "moco", "multicrop", "plain"]
+__all__ = ["VIEWS", "Augment", "Draw", "Recipe", "asymmetric", "centre", "crops", "moco", "multicrop", "plain"]
 
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead
 
@@ -106,8 +107,10 @@ class Augment:
     def __post_init__(self) -> None:
         _require(len(self.recipes) > 0, "no recipe makes no view; give Augment at least one Recipe")
 
-    def __call__(self, images: Stored, aspect: Number, generator: Generator) -> tuple[Other, ...]:
-        """Normalised views; `aspect` is the original's width / height, whatever square it is stored in."""
+    def __call__(
+        self, images: Stored, aspect: Number, index: Int[Tensor, " batch"] | None, generator: Generator
+    ) -> tuple[Other, ...]:
+        """Normalised views; `aspect` is the original's width / height. Which images they are makes no difference."""
         draws = [recipe.draw(aspect, generator) for recipe in self.recipes]
         if images.is_cuda:  # wants large kernels
             return self._views(images, draws)
@@ -146,6 +149,14 @@ def multicrop(*, size: int = 224, local: int = 8, local_size: int = 96) -> Augme
 def crops(*, size: int = 224, scale: Range = (0.08, 1.0)) -> Augment:
     """Linear evaluation and fine-tuning: RandomResizedCrop, at torchvision's scale by default, and a flip."""
     return Augment((Recipe(size=size, scale=scale, jitter_p=0.0, grey_p=0.0, blur_p=0.0),))
+
+
+# By name, as the settings of a run want them.
+VIEWS: dict[str, Callable[[Data], Augment]] = {
+    "moco": lambda data: moco(size=data.size, count=data.view_count, scale=(data.crop, 1.0)),
+    "asymmetric": lambda data: asymmetric(size=data.size, scale=(data.crop, 1.0)),
+    "multicrop": lambda data: multicrop(size=data.size, local=data.local, local_size=data.local_size),
+}
 
 
 def plain(images: Stored, *, size: int) -> View:

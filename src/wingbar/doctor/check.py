@@ -16,12 +16,12 @@ from wingbar.data.listing import Listing
 from wingbar.data.store import Broken
 from wingbar.doctor.evidence import Alike, prove
 from wingbar.doctor.folder import write
-from wingbar.doctor.neighbours import embed, open_encoder
+from wingbar.doctor.neighbours import embed
 from wingbar.doctor.options import check_encoder, check_folder, check_numbers
 from wingbar.doctor.pairs import Subjects, find_pairs, group_pairs
 from wingbar.doctor.report import Entry, Report, Settings, split_facts
 from wingbar.doctor.verdicts import judge
-from wingbar.encoder import Encoder
+from wingbar.embedder import Embedder, open_embedder
 from wingbar.errors import UserError
 from wingbar.machine import choose_device
 from wingbar.train.progress import Bar
@@ -52,7 +52,7 @@ def check(
     found = name or guess(path)
     if out is not None:
         check_folder(Path(out), str(path))
-    model, place = open_encoder(encoder, weights) if encoder else None, choose_device(device)
+    model, place = open_embedder(encoder, weights=weights) if encoder else None, choose_device(device)
     listings = read_splits(found, path)
     results = {split: _examine(split, listing, workers, quiet=quiet) for split, listing in listings.items()}
     subjects = _subjects(listings, results)
@@ -117,12 +117,12 @@ def _prover(
 
 
 def _features(
-    listings: Mapping[str, Listing], subjects: Subjects, encoder: Encoder, device: torch.device, *, quiet: bool
+    listings: Mapping[str, Listing], subjects: Subjects, embedder: Embedder, device: torch.device, *, quiet: bool
 ) -> Float[Tensor, "n dim"]:
     """The features of all subjects, centred: what all pictures share tells nothing about two of them."""
     parts = []
     for split, rows in subjects.rows.items():
         with Bar(f"encoding {split}", len(rows), quiet=quiet) as bar:
-            parts.append(embed(listings[split], rows, encoder, device=device, progress=bar.reach))
+            parts.append(embed(listings[split], rows, embedder, device=device, progress=bar.reach))
     features = torch.cat(parts)
     return F.normalize(features - features.mean(dim=0))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -12,46 +11,34 @@ from torch import Tensor
 from wingbar.data.listing import Listing
 from wingbar.data.store import decode
 from wingbar.data.views import plain
-from wingbar.encoder import Encoder, check_size
-from wingbar.weights import encoder_with_weights, load_encoder
+from wingbar.embedder import Embedder
+from wingbar.encoder import embed_all
 
-__all__ = ["embed", "open_encoder"]
-
-SIZE = 224
+__all__ = ["embed"]
 
 
-def open_encoder(what: str, weights: str = "") -> Encoder:
-    """The encoder of a run's folder, of a file that names its architecture, or a name with `weights`."""
-    path = Path(what).expanduser()
-    if weights:
-        encoder = encoder_with_weights(what, weights).eval()
-    elif path.is_dir():
-        encoder = load_encoder(path / "encoder.safetensors")
-    else:
-        encoder = load_encoder(path)
-    check_size(encoder, SIZE)
-    return encoder
-
-
-@torch.no_grad()
 def embed(
     listing: Listing,
     rows: Sequence[int],
-    encoder: Encoder,
+    embedder: Embedder,
     *,
     device: torch.device,
     batch: int = 64,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Float[Tensor, "n dim"]:
     """The features of these readable rows, on the CPU; a batch of pictures is decoded at a time."""
-    encoder = encoder.to(device)
-    features = [torch.zeros(0, encoder.dim)]
+    if not rows:
+        return torch.zeros(0, embedder.encoder.dim)
+    images = _pictures(listing, rows, device=device, batch=batch, size=embedder.size)
+    return embed_all(embedder.to(device), images, to=torch.device("cpu"), progress=progress)
+
+
+def _pictures(
+    listing: Listing, rows: Sequence[int], *, device: torch.device, batch: int, size: int
+) -> Iterator[Float[Tensor, "batch 3 size size"]]:
     for start in range(0, len(rows), batch):
         part = listing.take(rows[start : start + batch])
         images = part.pixels
         if images is None:
-            images = decode(part.paths, side=SIZE).images[torch.arange(len(part.names))]
-        features.append(encoder(plain(images.to(device), size=SIZE)).vector.float().cpu())
-        if progress:
-            progress(min(start + batch, len(rows)))
-    return torch.cat(features)
+            images = decode(part.paths, side=size).images[torch.arange(len(part.names))]
+        yield plain(images.to(device), size=size)

@@ -12,7 +12,7 @@ import tyro
 from wingbar.config import FILE_ENDINGS
 from wingbar.errors import UserError
 from wingbar.files import check_place
-from wingbar.settings import check_device
+from wingbar.limits import check_device
 from wingbar.words import OUT
 
 __all__ = ["Check", "check_asked", "check_encoder", "check_folder", "check_numbers"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +14,10 @@ from torch.nn import functional as F
 
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
-from wingbar.encoder import Encoder, evaluation_mode
+from wingbar.encoder import Encoder, embed_all, evaluation_mode
 from wingbar.errors import UserError
 from wingbar.evaluate.cam import Gain, distinctness, grad_cam, likeness, nearest
+from wingbar.evaluate.features import Prepare, prepared_images
 from wingbar.evaluate.intervals import Interval, bootstrap, paired_bootstrap
 from wingbar.evaluate.regions import Cover, Region
 from wingbar.losses import as_is
@@ -36,8 +38,6 @@ __all__ = [
 ]
 
 CHUNK = 256  # images whose second views are drawn at once: a constant, so that `batch` changes nothing
-
-Prepare = Callable[[Tensor, Tensor], Tensor]  # stored bytes and width / height to normalised images
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -114,13 +114,15 @@ def attention_maps(
     to the nearest neighbour among the images of the store. Neither depends on `batch`, if `project`, a head in
     evaluation mode, treats images one by one.
     """
-    first = _vectors(encoder, _plain(encoder, store, prepare, chunk=CHUNK))
+    device = next(encoder.parameters()).device
+    first = _vectors(encoder, prepared_images(store, prepare, device=device, batch=CHUNK))
     second = second_vectors(encoder, store, views, seed=seed)
     partner = nearest(first)
     with torch.no_grad():
         embedded = project(first), project(second)
     rows = torch.arange(len(first), device=first.device)
-    for own, image in zip(torch.split(rows, batch), _plain(encoder, store, prepare, chunk=batch), strict=True):
+    plain = prepared_images(store, prepare, device=device, batch=batch)
+    for own, image in zip(torch.split(rows, batch), plain, strict=True):
         gains = {
             "likeness": likeness(first[partner[own]]),
             "distinctness": distinctness(own, *embedded, temperature=temperature, project=project),
@@ -143,29 +145,25 @@ def enlarged(cam: Float[Tensor, "batch rows columns"], size: int) -> Float[Tenso
 
 def second_vectors(encoder: Encoder, store: Store, views: Views, *, seed: int) -> Float[Tensor, "n dim"]:
     """Features of an augmented view of every image: the positives of `distinctness`."""
-    return _vectors(encoder, _augmented(encoder, store, views, seed=seed))
-
-
-def _read(encoder: Encoder, store: Store, *, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Stored images and their width / height on the encoder's device, in order."""
     device = next(encoder.parameters()).device
-    for rows in torch.split(torch.arange(len(store.images)), chunk):
-        yield store.images[rows].to(device), store.aspect[rows.to(store.aspect.device)].to(device)
+    return _vectors(encoder, _augmented(store, views, device=device, seed=seed))
 
 
-def _plain(encoder: Encoder, store: Store, prepare: Prepare, *, chunk: int) -> Iterator[Tensor]:
-    return (prepare(images, aspect) for images, aspect in _read(encoder, store, chunk=chunk))
+def _augmented(store: Store, views: Views, *, device: torch.device, seed: int) -> Iterator[Tensor]:
+    """A view of every image, in order."""
+    numbers = count()
+
+    def view(images: Tensor, aspect: Tensor) -> Tensor:
+        number = next(numbers)
+        index = torch.arange(number * CHUNK, number * CHUNK + len(images), device=images.device)
+        return views(images, aspect, index, Generator(images.device).manual_seed(fold(seed, number)))[0]
+
+    return prepared_images(store, view, device=device, batch=CHUNK)
 
 
-def _augmented(encoder: Encoder, store: Store, views: Views, *, seed: int) -> Iterator[Tensor]:
-    for number, (images, aspect) in enumerate(_read(encoder, store, chunk=CHUNK)):
-        yield views(images, aspect, Generator(images.device).manual_seed(fold(seed, number)))[0]
-
-
-@torch.no_grad()
 def _vectors(encoder: Encoder, images: Iterator[Tensor]) -> Float[Tensor, "n dim"]:
     with evaluation_mode(encoder):
-        return torch.cat([encoder(image).vector.float() for image in images])
+        return embed_all(lambda image: encoder(image).vector, images)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from wingbar.configfile import read_config
 from wingbar.errors import UserError
 from wingbar.evaluate.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.evaluate.verdicts import Diagnosis, Signs, judge
 from wingbar.losses import alignment
-from wingbar.settings import read_config
 
 __all__ = ["Record", "diagnose", "facts", "read_record", "signs_of"]
 
@@ -88,7 +88,7 @@ def read_record(run: Path) -> Record:
     training = [line for line in map(json.loads, lines) if line["stage"] == "train"]
     if not training:
         raise UserError(f"the run in {run} has not begun to train; go on with wingbar resume {run}")
-    queue = config.method.queue if config.method.name == "moco" else 0
+    queue = int(getattr(config.method.settings, "queue", 0))
     return Record(training[-1], queue, images=images, batch=config.data.batch)
 
 

@@ -1,8 +1,8 @@
-"""Features of frozen encoders: computed once, everything else works on them."""
+"""Features of stored images: computed once, everything else works on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data.store import Store
-from wingbar.encoder import evaluation_mode
+from wingbar.encoder import embed_all, evaluation_mode
 
-__all__ = ["Prepare", "embed_images", "embed_store"]
+__all__ = ["Prepare", "embed_images", "embed_store", "prepared_images"]
 
 Prepare = Callable[[Tensor, Tensor], Tensor]  # stored bytes and aspect ratios → normalised images
 
@@ -23,7 +23,6 @@ def embed_store(method: Any, store: Store, prepare: Prepare, *, batch: int = 256
         return embed_images(method.embed, store, prepare, device=next(method.parameters()).device, batch=batch)
 
 
-@torch.no_grad()
 def embed_images(
     embed: Callable[[Tensor], Tensor],
     store: Store,
@@ -31,12 +30,16 @@ def embed_images(
     *,
     device: torch.device,
     batch: int = 256,
+    to: torch.device | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Float[Tensor, "n dim"]:
-    """What `embed` makes of every image of the store, `batch` at a time, as float32 on the CPU."""
-    features: list[Tensor] = []
+    """What `embed` makes of every image of the store, `batch` at a time, as float32; on the CPU if not told where."""
+    images = prepared_images(store, prepare, device=device, batch=batch)
+    return embed_all(embed, images, to=to or torch.device("cpu"), progress=progress)
+
+
+def prepared_images(store: Store, prepare: Prepare, *, device: torch.device, batch: int = 256) -> Iterator[Tensor]:
+    """The images of a store in order, as an encoder wants them, on its device."""
     for rows in torch.split(torch.arange(len(store.images)), batch):
-        images = prepare(store.images[rows].to(device), store.aspect[rows].to(device))
-        features.append(embed(images).float().cpu())
-        progress(int(rows[-1]) + 1)
-    return torch.cat(features)
+        aspect = store.aspect[rows.to(store.aspect.device)].to(device)
+        yield prepare(store.images[rows].to(device), aspect)

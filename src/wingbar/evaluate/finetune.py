@@ -30,7 +30,7 @@ from wingbar.errors import UserError
 from wingbar.evaluate.intervals import Interval, wilson
 from wingbar.evaluate.linear import stratified_fifth
 from wingbar.train.loop import train
-from wingbar.train.optim import build_optimizers
+from wingbar.train.optim import Rule, build_optimizers
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["RATES", "Finetuned", "Machine", "Supervised", "Tuning", "choose_rate", "finetune", "stepped"]
@@ -116,6 +116,10 @@ class Supervised(nn.Module):
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
 
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
+        """The only view."""
+        return batch.views[0]
+
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature."""
         return self.encoder(image).vector
@@ -200,7 +204,7 @@ def _labels(training: Store, test: Store) -> tuple[Int[Tensor, " n"], int]:
 
 
 def _learn(model: Supervised, store: Store, tuning: Tuning, machine: Machine, progress: Callable[[int], None]) -> None:
-    """Train to the last epoch; a loss that is no number ends it with the epoch."""
+    """Train to the last epoch; a loss that is NaN ends it with the epoch."""
     size, views = min(tuning.batch, len(store.images)), crops(size=tuning.size, scale=tuning.crop)
     batches = Batches(store, views, _no_image, size=size, seed=tuning.seed)
 
@@ -208,15 +212,10 @@ def _learn(model: Supervised, store: Store, tuning: Tuning, machine: Machine, pr
         progress(step + 1)
         epoch, last = divmod(step + 1, batches.per_epoch)
         if last == 0 and not outputs[0].losses["label"].isfinite():
-            raise UserError(f"the loss of fine-tuning was no number after epoch {epoch} of {tuning.epochs}; lower lr")
+            raise UserError(f"the loss of fine-tuning was NaN after epoch {epoch} of {tuning.epochs}; lower lr")
 
-    optimizers = build_optimizers(
-        model.param_groups(),
-        lr=tuning.lr,
-        momentum=tuning.momentum,
-        weight_decay=tuning.weight_decay,
-        decoder_lr=tuning.lr,
-    )
+    rule = Rule(lr=tuning.lr, momentum=tuning.momentum, weight_decay=tuning.weight_decay)
+    optimizers = build_optimizers(model.param_groups(), rule)
     train(
         model,
         batches,

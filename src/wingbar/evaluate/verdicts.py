@@ -153,8 +153,8 @@ def _idle(signs: Signs) -> Iterator[Finding]:
 
 REMEDIES = {
     "base": "train longer, raise optim.lr, or make views easier to match (a larger data.crop)",
-    "rebuild": "raise decoder.lr or decoder.epochs",
-    "pair": "lower synth.eps_g and synth.eps_var: the twins may be too unlike",
+    "rebuild": "raise pairs.decoder.lr or pairs.decoder.epochs",
+    "pair": "lower pairs.eps_g and pairs.eps_var: the twins may be too unlike",
 }
 
 

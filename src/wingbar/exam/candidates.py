@@ -9,26 +9,32 @@ from typing import NamedTuple
 
 import torch
 
-from wingbar.config import Config
+from wingbar.embedder import SIZE, Embedder, open_embedder
 from wingbar.encoder import Encoder
 from wingbar.exam.wanted import Wanted
-from wingbar.weights import encoder_with_weights, image_size, load_encoder
+from wingbar.settings import Config
+from wingbar.weights import encoder_with_weights, image_size
 
 __all__ = ["Candidate", "find_candidate"]
 
-SIZE = 224  # of images, where nobody says otherwise
-
 
 class Candidate(NamedTuple):
-    """An encoder before it is loaded."""
+    """An embedder before it is loaded."""
 
     name: str  # as it was given
-    load: Callable[[], Encoder]
+    load: Callable[[], Embedder]
     initial: Callable[[], Encoder] | None  # what it began with, if anybody knows
     size: int  # of the images it is used to
     recipe: str = ""
     config: Config | None = None  # of a run
     folder: Path | None = None  # of a run
+
+    @property
+    def begun(self) -> Candidate | None:
+        """What it began with, as a candidate of its own; None if nobody knows."""
+        if self.initial is None:
+            return None
+        return self._replace(name="initialisation", load=partial(_pooled, self.initial, self.size), folder=None)
 
 
 def find_candidate(wanted: Wanted, *, encoder: str = "", weights: str = "", seed: int = 0) -> Candidate:
@@ -37,15 +43,21 @@ def find_candidate(wanted: Wanted, *, encoder: str = "", weights: str = "", seed
         return _of_run(wanted, wanted.folder, wanted.config)
     path = Path(wanted.name).expanduser()
     if path.exists():
-        return Candidate(wanted.name, partial(load_encoder, path, name=encoder), None, image_size(path) or SIZE)
-    load = partial(_named, wanted.name, weights, seed)
-    return Candidate(wanted.name, load, load, SIZE)
+        size = SIZE if path.is_dir() else image_size(path) or SIZE
+        return Candidate(wanted.name, partial(open_embedder, path, name=encoder), None, size)
+    begun = partial(_named, wanted.name, weights, seed)
+    return Candidate(wanted.name, partial(_pooled, begun, SIZE), begun, SIZE)
 
 
 def _of_run(wanted: Wanted, folder: Path, config: Config) -> Candidate:
-    load = partial(load_encoder, folder / "encoder.safetensors")
+    load = partial(open_embedder, folder)
     initial = partial(_named, config.encoder.name, config.encoder.weights, config.run.seed)
     return Candidate(wanted.name, load, initial, config.data.size, wanted.recipe, config, folder)
+
+
+def _pooled(load: Callable[[], Encoder], size: int) -> Embedder:
+    """A trunk's pooled vector."""
+    return Embedder(load(), size=size).eval()
 
 
 def _named(name: str, weights: str, seed: int) -> Encoder:

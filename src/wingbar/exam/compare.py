@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.evaluate.intervals import Interval, mcnemar, over_repeats, paired_bootstrap
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate
 from wingbar.runfolder import FREE
-from wingbar.settings import named
+from wingbar.settings import Config, named
 
 __all__ = ["Difference", "but", "compare", "difference", "over_seeds", "twins"]
 

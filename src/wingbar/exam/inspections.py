@@ -12,6 +12,7 @@ from torch import Tensor
 from wingbar.data import views
 from wingbar.data.geometry import centre_boxes, whole_boxes
 from wingbar.data.lookalike import Lookalike, draw
+from wingbar.encoder import embed_all
 from wingbar.errors import UserError
 from wingbar.evaluate.attention import Attention, Focus, score_attention
 from wingbar.evaluate.diagnosis import diagnose, read_record
@@ -45,14 +46,15 @@ def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
         torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[:FEW],
     )
     try:
-        encoder = subject.candidate.initial() if subject.candidate.initial else None
+        begun = subject.candidate.begun
+        embedder = begun.load() if begun and subject.embedder.own is None else None
     except UserError:
         return None
-    if encoder is None:
+    if embedder is None:
         return None
     images = subject.prepare(store.images[rows], store.aspect[rows])
-    with exact(), torch.no_grad():
-        return encoder.eval().to(images.device)(images).vector.float()
+    with exact():
+        return embed_all(embedder.to(images.device), [images])
 
 
 # --- attention -------------------------------------------------------------------------------------------------------

@@ -134,6 +134,10 @@ class Evaluate:
     """What is seen: shorter side to 256/224 of the size, then the centre; squashed to that, its centre; or all."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the cached features."""
+    whiten: bool = False
+    """Score every encoder with whitened features, too: a second row, in protocols that work on features alone."""
+    power: float = 0.5
+    """Of whitening: 0 only centres, 1 makes all variances 1, a half their square roots."""
     data: Data = field(default_factory=Data)
     retrieval: Retrieval = field(default_factory=Retrieval)
     knn: Knn = field(default_factory=Knn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wingbar.data.batches import fold
 from wingbar.data.views import crops
+from wingbar.encoder import embed_all
 from wingbar.evaluate.intervals import over_repeats
 from wingbar.evaluate.knn import knn_places
 from wingbar.evaluate.labels import show_fraction, show_shots
@@ -24,7 +25,7 @@ from wingbar.exam.result import Result, percent
 from wingbar.exam.subject import Subject
 from wingbar.machine import choose_autocast
 
-__all__ = ["PROTOCOLS"]
+__all__ = ["ON_FEATURES", "PROTOCOLS"]
 
 CROPS = 512  # images embedded at once
 
@@ -139,23 +140,24 @@ def _best_on_test(name: str, probe: Probed) -> dict[str, Score]:
 def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float[Tensor, "train dim"]]:
     """Features of an epoch's crops; on CUDA by bf16 autocast, as rounding is small beside what a crop changes."""
     device, store, count = subject.setting.device, subject.train.store, len(subject.train.labels)
-    encoder: Callable[[Tensor], Any] = torch.compile(subject.encoder) if compiled else subject.encoder
+    embedder: Callable[[Tensor], Tensor] = torch.compile(subject.embedder) if compiled else subject.embedder
     augment, autocast = crops(size=subject.size), choose_autocast("auto", device)
     parts = torch.arange(count).tensor_split(-(-count // CROPS))  # of nearly one size
 
-    @torch.no_grad()
-    def embed(epoch: int) -> Tensor:
-        features = []
+    def cropped(epoch: int) -> Iterator[Tensor]:
         for part, rows in enumerate(parts):
             generator = torch.Generator(device).manual_seed(fold(subject.setting.seed, epoch, part))
-            (images,) = augment(store.images[rows], store.aspect[rows], generator)
-            with autocast():
-                features.append(encoder(images.contiguous(memory_format=torch.channels_last)).vector.float())
-        return torch.cat(features).to(subject.scoring)
+            (images,) = augment(store.images[rows], store.aspect[rows], rows, generator)
+            yield images.contiguous(memory_format=torch.channels_last)
+
+    def embed(epoch: int) -> Tensor:
+        with autocast():
+            return embed_all(embedder, cropped(epoch), to=subject.scoring)
 
     return embed
 
 
+ON_FEATURES = {"retrieval", "knn", "linear", "labels"}  # look at nothing else, so that these can be whitened
 PROTOCOLS: dict[str, Callable[[Subject, Evaluate], Result]] = {  # of options.PROTOCOL_NAMES, in that order
     "retrieval": _retrieval,
     "knn": _knn,

@@ -44,6 +44,7 @@ def provenance(subject: Subject, protocol: str) -> dict[str, Any]:
         "size": subject.size,
         "stored": subject.test.store.images.shape[-1],
         "precision": setting.precision,
+        "whiten": subject.whiten,
         "split": {"train": subject.train.digest, "test": subject.test.digest},
         "images": {"train": len(subject.train.labels), "test": len(subject.test.labels)},
         "wingbar": installed("wingbar"),
@@ -87,7 +88,9 @@ def _values_file(subject: Subject, protocol: str) -> str:
     """The same for the same evaluation, so that doing it again replaces it."""
     name = re.sub(r"[^\w.-]+", "_", subject.candidate.name.strip("/."))[-60:]
     setting = subject.setting
-    return f"{name}-{subject.weights[:8]}-{protocol}-{setting.bn}-{setting.view}-{subject.test.digest}.safetensors"
+    white = "" if subject.whiten is None else f"-white{subject.whiten:g}"
+    how = f"{protocol}-{setting.bn}-{setting.view}{white}"
+    return f"{name}-{subject.weights[:8]}-{how}-{subject.test.digest}.safetensors"
 
 
 def _values(subject: Subject, result: Result) -> dict[str, Any]:

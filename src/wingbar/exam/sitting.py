@@ -11,7 +11,7 @@ import torch
 from wingbar.evaluate.scores import Score
 from wingbar.exam.candidates import Candidate, find_candidate
 from wingbar.exam.options import Evaluate
-from wingbar.exam.protocols import PROTOCOLS
+from wingbar.exam.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.exam.record import write_result
 from wingbar.exam.splits import find_sources, open_split
 from wingbar.exam.subject import Setting, Subject, check_candidate
@@ -39,19 +39,23 @@ def examine(asked: Evaluate) -> Examined:
     train, test = (open_split(config, source, setting.device, quiet=asked.quiet) for source in sources)
     if "attention" not in asked.protocols and not test.annotated:
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
-    subjects = [Subject(candidate, train, test, setting) for candidate in candidates]
+    powers = [None, asked.power] if asked.whiten else [None]
+    subjects = [Subject(candidate, train, test, setting, power) for candidate in candidates for power in powers]
     return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
 
 
 def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> Row:
     """One encoder on every protocol; each result is on the disk as soon as it is there."""
     scores, words = dict[str, Score](), list[str]()
-    for name in protocols:
+    for name in protocols if subject.whiten is None else [name for name in protocols if name in ON_FEATURES]:
         result = PROTOCOLS[name](subject, asked)
         write_result(out, subject, name, result)
         scores |= result.scores
         words += result.words
-    return Row(subject.candidate, scores, words)
+    candidate = (
+        subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
+    )  # no seed's twin
+    return Row(candidate._replace(name=subject.name), scores, words)
 
 
 def _candidate(wanted: Wanted, asked: Evaluate) -> Candidate:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
@@ -20,6 +19,7 @@ from wingbar.data.store import Store
 from wingbar.data.subset import as_stored
 from wingbar.errors import UserError
 from wingbar.images import find_source, open_source
+from wingbar.settings import Config
 
 __all__ = ["Side", "Split", "find_sources", "open_split", "open_splits", "split_digest", "split_of"]
 

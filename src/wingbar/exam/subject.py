@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wingbar.data import views
 from wingbar.data.entry import cache_root
+from wingbar.embedder import Embedder
 from wingbar.encoder import Encoder, check_size
 from wingbar.errors import UserError
 from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
@@ -24,6 +25,7 @@ from wingbar.exam.splits import Split
 from wingbar.machine import choose_autocast
 from wingbar.train.progress import Bar
 from wingbar.weights import weights_hash
+from wingbar.whitening import HALF, Whitening, fit_whitening, whiten
 
 __all__ = ["Setting", "Subject", "check_candidate", "prepared"]
 
@@ -54,6 +56,14 @@ class Subject:
     train: Split
     test: Split
     setting: Setting
+    whiten: float | None = None  # the power, if features are whitened
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        if self.whiten is None:
+            return self.candidate.name
+        return f"{self.candidate.name}, {'half-white' if self.whiten == HALF else f'whitened {self.whiten:g}'}"
 
     @property
     def size(self) -> int:
@@ -66,34 +76,39 @@ class Subject:
         return prepared(self.setting.view, size=self.size)
 
     @cached_property
-    def _loaded(self) -> Encoder:
+    def _loaded(self) -> Embedder:
         """As it was stored."""
         return self.candidate.load().eval()
 
     @property
     def architecture(self) -> str:
         """Its full name: torchvision/resnet50."""
-        return self._loaded.name
+        return self._loaded.encoder.name
 
     @cached_property
     def weights(self) -> str:
         """SHA-256 of its tensors as stored, whatever --bn makes of them."""
-        return weights_hash(self._loaded)
+        return self._loaded.identity
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def embedder(self) -> Embedder:
         """On its device, in evaluation mode, with the BatchNorm statistics that were asked for; nothing in it trains.
 
         It is shared by all protocols: who changes it, changes a copy.
         """
         _ = self.weights  # of the tensors before they change
-        encoder = self._loaded.to(self.setting.device).to(memory_format=torch.channels_last)
+        embedder = self._loaded.to(self.setting.device).to(memory_format=torch.channels_last)
         if self.setting.bn == "initial":
-            copy_statistics(_initial(self.candidate), encoder)
+            copy_statistics(_initial(self.candidate), embedder.encoder)
         elif self.setting.bn == "recalibrated":
             with exact(), self.bar("recalibrating BatchNorm", len(self.train.labels)) as bar:
-                recalibrate(encoder, self._plain_batches(bar))
-        return encoder.requires_grad_(False)
+                recalibrate(embedder.encoder, self._plain_batches(bar))
+        return embedder.requires_grad_(False)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The trunk in it, for what needs a map or a gradient."""
+        return self.embedder.encoder
 
     def _plain_batches(self, bar: Bar) -> Iterator[Float[Tensor, "batch 3 size size"]]:
         """The training images as they are evaluated, in random order: by class, a batch would know few classes."""
@@ -105,9 +120,27 @@ class Subject:
             bar.reach(done := done + len(rows))
 
     def features(self, split: Split) -> Float[Tensor, "n dim"]:
-        """Of every image, float32, where scores are computed; embedded once, then found by content."""
+        """Of every image, float32, where scores are computed; embedded once, then found by content.
+
+        Where it is to be whitened, they are; what decides that is fitted on the training images, without labels.
+        """
+        raw = self._raw(split)
+        return raw if self.whiten is None else whiten(raw, self._whitening)
+
+    def pooled(self, split: Split) -> Float[Tensor, "n dim"]:
+        """The trunk's own vectors, which are the features of most: maps and gradients are of these."""
+        if self.embedder.own is None and self.embedder.whitening is None:
+            return self._raw(split)
+        return self._embedded(lambda images: self.encoder(images).vector, split).to(self.scoring)
+
+    def _raw(self, split: Split) -> Float[Tensor, "n dim"]:
         root = cache_root() if self.setting.cache else None
         return kept(root, (*self._identity, split.content), partial(self._embed, split)).to(self.scoring)
+
+    @cached_property
+    def _whitening(self) -> Whitening:
+        assert self.whiten is not None
+        return fit_whitening(self._raw(self.train), power=self.whiten)
 
     @property
     def scoring(self) -> torch.device:
@@ -125,11 +158,14 @@ class Subject:
         return self.weights, setting.bn, statistics, setting.view, str(self.size), setting.precision
 
     def _embed(self, split: Split) -> Tensor:
-        encoder, autocast = self.encoder, choose_autocast(self.setting.precision, self.setting.device)
+        return self._embedded(self.embedder, split)
+
+    def _embedded(self, model: Callable[[Tensor], Tensor], split: Split) -> Tensor:
+        autocast = choose_autocast(self.setting.precision, self.setting.device)
 
         def embed(images: Tensor) -> Tensor:
             with autocast():
-                return encoder(images.contiguous(memory_format=torch.channels_last)).vector
+                return model(images.contiguous(memory_format=torch.channels_last))
 
         with exact(), self.bar(f"embedding with {self.candidate.name}", len(split.labels)) as bar:
             return embed_images(
@@ -157,7 +193,7 @@ def prepared(view: View, *, size: int) -> Prepare:
 
 def check_candidate(candidate: Candidate, setting: Setting) -> None:
     """Refuse an encoder that cannot be loaded, take the images, or be given the statistics that are asked for."""
-    check_size(candidate.load(), _size(candidate, setting))
+    check_size(candidate.load().encoder, _size(candidate, setting))
     if setting.bn == "initial":
         _initial(candidate)
 

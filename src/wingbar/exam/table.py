@@ -41,7 +41,8 @@ def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     for metric in metrics:
         table.add_column(metric, justify="right")
     for candidate, scores, _ in rows:
-        table.add_row(candidate.name, *(str(scores[metric].interval) for metric in metrics))
+        found = (scores.get(metric) for metric in metrics)
+        table.add_row(candidate.name, *("–" if one is None else str(one.interval) for one in found))
     for group in twins([row.candidate for row in rows]):
         means = over_seeds([rows[place].scores for place in group])
         table.add_section()

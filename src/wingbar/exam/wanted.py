@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wingbar.config import Config
 from wingbar.errors import UserError, known
 from wingbar.exam.options import ON_REQUEST, PROTOCOL_NAMES, Data, Evaluate
 from wingbar.files import check_place
+from wingbar.limits import check_device, check_limits, check_root, check_together, check_weights
 from wingbar.runfolder import is_run, read_run
-from wingbar.settings import changed, check_device, check_limits, check_root, check_together, check_weights
+from wingbar.settings import Config, changed
 
 __all__ = ["Wanted", "chosen", "data_of", "find_place", "find_wanted", "resolve"]
 
@@ -35,6 +35,8 @@ def resolve(asked: Evaluate) -> tuple[list[Wanted], Config, Path]:
     check_device(asked.device)
     if asked.batch < 1:
         raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
+    if not 0 <= asked.power <= 1:
+        raise UserError(f"power {asked.power} does not whiten; give one from 0 to 1")
     wanted = [find_wanted(what, weights=asked.weights) for what in dict.fromkeys(asked.what)]
     return wanted, data_of(wanted, asked.data), find_place(asked.out, wanted, "evaluation")
 

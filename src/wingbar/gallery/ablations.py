@@ -12,17 +12,18 @@ from wingbar.exam.compare import but
 from wingbar.files import read_lines
 from wingbar.gallery.chronicle import Chronicle, read_chronicles
 from wingbar.paper import points
+from wingbar.settings import named
 from wingbar.show.contents import Curve, Panel
 from wingbar.weights import load_encoder, weights_hash
 
 __all__ = ["ABLATED", "gather_ablations", "papers_points"]
 
 ABLATED = {  # setting → as the paper writes it
-    "synth.alpha": "α, weight of reconstruction",
-    "synth.nu": "ν, weight of pairs",
-    "synth.kappa": "κ, threshold of spread",
-    "synth.eps_g": "ε of Grad-CAM",
-    "synth.eps_var": "ε of low variance",
+    "pairs.alpha": "α, weight of reconstruction",
+    "pairs.nu": "ν, weight of pairs",
+    "pairs.kappa": "κ, threshold of spread",
+    "pairs.eps_g": "ε of Grad-CAM",
+    "pairs.eps_var": "ε of low variance",
 }
 METRICS = ("paper", "linear", "kNN", "rank-1", "mAP")  # the first that all runs have
 HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, beside the encoder
@@ -37,8 +38,7 @@ class Scored(NamedTuple):
 
     def value(self, setting: str) -> float:
         """Of one of its settings."""
-        part, _, name = setting.partition(".")
-        return float(getattr(getattr(self.run.config, part), name))
+        return float(named(self.run.config)[setting])
 
 
 def gather_ablations(folders: Sequence[Path], *, paper: Mapping[str, Sequence[Curve]] | None = None) -> list[Panel]:
@@ -59,7 +59,7 @@ def papers_points(dataset: str) -> dict[str, list[Curve]]:
 def _series(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
     """Runs that differ in this setting, maybe in their seed, and in nothing else."""
     groups: dict[str, list[Scored]] = {}
-    for one in scored:
+    for one in (one for one in scored if setting in named(one.run.config)):
         groups.setdefault(but(one.run.config, "run.seed", setting), []).append(one)
     yield from (group for group in groups.values() if len({one.value(setting) for one in group}) > 1)
 

@@ -88,7 +88,7 @@ def _region(subject: Subject, split: Split, rows: Int[Tensor, " n"], name: str |
 
 def _likeness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Gain:
     """To the nearest neighbour in the whole split."""
-    features = subject.features(split).to(rows.device)
+    features = subject.pooled(split).to(rows.device)
     return likeness(features[nearest(features)[rows]])
 
 
@@ -96,7 +96,7 @@ def _distinctness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Ga
     """Among both views of the whole split."""
     augment = views.moco(size=subject.size, count=1)
     second = second_vectors(subject.encoder, split.store, augment, seed=subject.setting.seed)
-    return distinctness(rows, subject.features(split).to(rows.device), second)
+    return distinctness(rows, subject.pooled(split).to(rows.device), second)
 
 
 def _stretched(cam: Float[Tensor, "n size size"]) -> Float[Tensor, "n size size"]:

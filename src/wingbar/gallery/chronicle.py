@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wingbar.config import Config
+from wingbar.configfile import read_config
 from wingbar.errors import UserError
 from wingbar.files import read_lines
 from wingbar.runfolder import is_run
-from wingbar.settings import read_config
+from wingbar.settings import Config
 
 __all__ = ["Chronicle", "read_chronicles"]
 

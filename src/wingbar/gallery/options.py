@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from wingbar.config import FILE_ENDINGS, Config
+from wingbar.config import FILE_ENDINGS
 from wingbar.errors import UserError
 from wingbar.exam.options import Data
 from wingbar.exam.wanted import Wanted, data_of, find_place, find_wanted
-from wingbar.settings import check_device
+from wingbar.limits import check_device
+from wingbar.settings import Config
 from wingbar.show.style import Format
 from wingbar.words import OUT
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from wingbar.config import Config
 from wingbar.data.batches import fold
 from wingbar.errors import UserError
 from wingbar.evaluate.pairs import criterion_ladder, make_pairs, noise_ladder
@@ -18,8 +17,9 @@ from wingbar.exam.candidates import Candidate
 from wingbar.exam.splits import Split
 from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit, file_name, short_names, spread_over_classes
+from wingbar.methods.pairs import pairs_in
 from wingbar.saved import load_method
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 from wingbar.show.contents import Ladder, Pairs
 from wingbar.show.pairs import draw_ladder, draw_pairs
 from wingbar.show.style import THEMES
@@ -42,14 +42,14 @@ class Synthesised(NamedTuple):
 
 def makes_pairs(candidate: Candidate) -> bool:
     """Whether it is a run with a decoder."""
-    return candidate.config is not None and candidate.config.synth.on
+    return candidate.config is not None and candidate.config.settings_of("pairs") is not None
 
 
 def gather_pairs(
     folder: Path, config: Config, split: Split, rows: Int[Tensor, " n"], *, device: torch.device, seed: int = 0
 ) -> Synthesised:
     """The run in `folder` on these rows of a split."""
-    method = load_method(folder).to(device)
+    method = pairs_in(load_method(folder)).to(device)
     batch = _batch(config, split, rows, device, seed=seed)
     several = len(method.criteria) > 1
     return Synthesised(
@@ -69,7 +69,9 @@ def _batch(config: Config, split: Split, rows: Int[Tensor, " n"], device: torch.
     plainly = changed(config, {"run.compile": "off"})
     return Batch(
         image=plain_images(plainly)(images, aspect.to(device)),
-        views=build_views(plainly)(images, aspect.to(device), Generator(device).manual_seed(fold(seed, 0))),
+        views=build_views(plainly)(
+            images, aspect.to(device), chosen.to(device), Generator(device).manual_seed(fold(seed, 0))
+        ),
         index=chosen.to(device),
         seed=fold(seed, 1),
     )
@@ -80,7 +82,7 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     able = [candidate for candidate in visit.candidates if makes_pairs(candidate)]
     if not able:
         first = visit.candidates[0].name
-        raise UserError(f"{first} makes no pairs, as it has no decoder; give a run of the method (synth.on)")
+        raise UserError(f"{first} makes no pairs, as it has no decoder; give a run with --wrappers pairs")
     rows, device = visit.choose(asked.images), visit.setting.device
     for candidate, short in zip(able, short_names([candidate.name for candidate in able]), strict=True):
         assert candidate.folder is not None and candidate.config is not None  # as it makes pairs

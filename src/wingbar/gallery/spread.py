@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from wingbar.config import Config
 from wingbar.criteria import LowVariance, row_std
 from wingbar.data.listing import known
 from wingbar.errors import UserError
@@ -21,6 +20,7 @@ from wingbar.gallery.options import Show
 from wingbar.gallery.visit import Visit
 from wingbar.losses import as_is, unit_length
 from wingbar.saved import load_method
+from wingbar.settings import Config
 from wingbar.show.contents import Spread, Spreads
 from wingbar.show.spread import draw_spread
 from wingbar.show.style import THEMES
@@ -64,13 +64,14 @@ class Measure(NamedTuple):
 
 def bank_measure(folder: Path, config: Config) -> Measure | None:
     """What a run's low-variance criterion compares with κ, from its own bank; None for runs without one."""
-    if not config.synth.on or "lowvar" not in config.synth.criteria:
+    settings = config.settings_of("pairs")
+    if settings is None or "lowvar" not in settings.criteria:
         return None
-    criterion = next(one for one in load_method(folder).criteria if isinstance(one, LowVariance))
+    criterion = next(one for one in load_method(folder).modules() if isinstance(one, LowVariance))
     if len(criterion.bank) < criterion.ready:
         return None
     over = f"the {len(criterion.bank):,} features in the run's bank"
-    return Measure(criterion.spread(criterion.bank.seen), config.readings.spread, criterion.kappa, over)
+    return Measure(criterion.spread(criterion.bank.seen), settings.readings.spread, criterion.kappa, over)
 
 
 def feature_measure(features: Float[Tensor, "n dim"]) -> Measure:
@@ -143,7 +144,7 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     split = visit.split
     labels, names = (split.labels, split.classes) if split.labelled else (None, ())
     for subject, short, ending in visit.named:
-        features, candidate = subject.features(split), subject.candidate
+        features, candidate = subject.pooled(split), subject.candidate
         measure = bank_measure(candidate.folder, candidate.config) if candidate.folder and candidate.config else None
         contents = gather_spreads(
             measure or feature_measure(features), features, labels, names, chosen=asked.spread.classes

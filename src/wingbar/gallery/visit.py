@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.data.lookalike import Lookalike
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.splits import Side, Split, open_split, open_splits
 from wingbar.exam.subject import Setting, Subject
 from wingbar.images import find_source
+from wingbar.settings import Config
 
 __all__ = ["Visit", "file_name", "short_names", "spread_over_classes"]
 
@@ -91,8 +91,8 @@ class Visit:
 def _beginning(subject: Subject) -> Subject:
     """A run's encoder before it was trained."""
     candidate = subject.candidate
-    assert candidate.initial is not None  # runs know what they began with
-    start = candidate._replace(name="initialisation", load=candidate.initial, folder=None)
+    start = candidate.begun
+    assert start is not None  # runs know what they began with
     return Subject(start, subject.train, subject.test, subject.setting)
 
 

@@ -2,21 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from wingbar.config import Optim
+from wingbar.entry import TINY, Context, Entry, fixed
+
+if TYPE_CHECKING:
+    from wingbar.settings import Config
+
+
+@dataclass(frozen=True)
+class MoCoSettings:
+    """MoCo v2's own settings."""
+
+    dim: int = 128
+    """Width of the embedding."""
+    queue: int = 65536
+    """Number of past keys."""
+    momentum: float = 0.999
+    """How slowly the teacher follows; not to be given together with method.kept."""
+    kept: float | None = None
+    """Share of its first weights that the teacher keeps to the end, by whatever momentum does that."""
+    temperature: float = 0.2
+    """Of the contrastive loss."""
+    splits: int = 1
+    """Sub-batches with their own BatchNorm statistics, in place of shuffling over devices."""
+    enqueue: Literal["after", "before"] = "after"
+    """A3: keys enter the queue after or before the loss."""
+    denominator: Literal["with_positive", "without_positive"] = "with_positive"
+    """A4: does the denominator contain the positive."""
+    normalise: bool = True
+    """A25: embeddings scaled to unit length."""
+
+
+def _problems(settings: MoCoSettings, config: Config) -> Iterator[str]:
+    batch = config.data.batch
+    if batch > settings.queue:
+        too_large = f"a batch of {batch} does not fit into MoCo's queue of {settings.queue}"
+        yield f"{too_large}; raise method.queue or lower data.batch"
+    if batch // config.run.accumulate % settings.splits:
+        yield f"method.splits {settings.splits} does not divide a batch of {batch}; change one of them"
+    if settings.kept is not None and settings.momentum != MoCoSettings.momentum:
+        yield (
+            f"method.kept {settings.kept} finds the momentum by itself, method.momentum {settings.momentum} would do "
+            "nothing; leave one of them out (--method.kept None)"
+        )
+
+
+ENTRY = Entry(
+    title="MoCo v2",
+    settings=MoCoSettings,
+    passes=fixed(4),  # a view with gradient, the other without
+    optim=Optim(lr=0.03),
+    offers=frozenset({"teacher"}),
+    limits={
+        "dim": (1, inf),
+        "queue": (1, inf),
+        "momentum": (0, 1),
+        "kept": (TINY, 1),
+        "temperature": (TINY, inf),
+        "splits": (1, inf),
+    },
+    problems=_problems,
+    remedies={"base": "lower optim.lr, raise method.temperature, or use run.precision fp32"},
+    small={"queue": 64},
+)
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from wingbar import losses
 from wingbar.encoder import Encoder
 from wingbar.errors import UserError
 from wingbar.heads import mlp
 from wingbar.losses import geometry, info_nce
+from wingbar.schedules import keeping
 from wingbar.state import Average, Ring
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["MoCo", "against_past", "against_past_and_present"]
+__all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]
+
+
+def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
+    """MoCo v2 as the settings want it."""
+    contrast = against_past_and_present if settings.enqueue == "before" else against_past
+    loss = partial(
+        contrast,
+        temperature=settings.temperature,
+        denominator=getattr(losses, settings.denominator),
+        scale=losses.unit_length if settings.normalise else losses.as_is,
+    )
+    return MoCo(
+        encoder,
+        dim=settings.dim,
+        queue=settings.queue,
+        momentum=settings.momentum if settings.kept is None else keeping(settings.kept, context.steps),
+        loss=loss,
+        splits=settings.splits,
+    )
 
 
 def against_past(
@@ -90,6 +178,10 @@ class MoCo(nn.Module):
         self.teacher_projector.update(self.projector)
         for key in carries:
             self.queue.push(key)
+
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
+        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
+        return batch.views[-1]
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the query encoder."""

@@ -44,8 +44,10 @@ class Rebuild(nn.Module):
         loss: Callable[[Tensor, Tensor], Tensor] = reconstruction,
         mode: Statistics = evaluation_mode,
         features: Callable[[], Float[Tensor, "images dim"]] | None = None,
+        lr: float = 1e-4,
     ) -> None:
         super().__init__()
+        self.lr = lr
         self.encoder, self.decoder = encoder, decoder
         self.loss, self.mode, self.features = loss, mode, features
 
@@ -68,10 +70,14 @@ class Rebuild(nn.Module):
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
 
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
+        """There are no views: the plain image."""
+        return batch.image
+
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature, without a graph."""
         return embed_as_is(self.encoder, image, self.mode)
 
     def param_groups(self) -> list[ParamGroup]:
         """The decoder."""
-        return [ParamGroup("decoder", list(self.decoder.parameters()), optimizer="decoder")]
+        return [ParamGroup("decoder", list(self.decoder.parameters()), adam=self.lr)]

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from wingbar.config import Optim
+from wingbar.entry import Context, Entry, fixed
+
+if TYPE_CHECKING:
+    from wingbar.settings import Config
+
+
+@dataclass(frozen=True)
+class SimSiamSettings:
+    """SimSiam's own settings."""
+
+    dim: int = 2048
+    """Width of the embedding."""
+    hidden: int = 512
+    """Width of the predictor's hidden layer."""
+
+
+def _problems(settings: SimSiamSettings, config: Config) -> Iterator[str]:
+    if config.data.batch // config.run.accumulate < 2:
+        yield "SimSiam normalises over the batch and needs two images or more at once; raise data.batch"
+
+
+ENTRY = Entry(
+    title="SimSiam",
+    settings=SimSiamSettings,
+    passes=fixed(6),  # two views with gradient
+    optim=Optim(lr=0.05, lr_rule="linear256"),
+    offers=frozenset({"comparison"}),
+    limits={"dim": (1, inf), "hidden": (1, inf)},
+    problems=_problems,
+    small={"dim": 64, "hidden": 16},
+)
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.encoder import Encoder
+from wingbar.encoder import Encoder, zero_init_residuals
 from wingbar.heads import mlp
 from wingbar.losses import geometry, negative_cosine
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["SimSiam"]
+__all__ = ["ENTRY", "SimSiam", "SimSiamSettings"]
+
+
+def build(encoder: Encoder, settings: SimSiamSettings, context: Context) -> SimSiam:
+    """SimSiam as the settings want it."""
+    if context.weights == "random":
+        zero_init_residuals(encoder)
+    return SimSiam(encoder, dim=settings.dim, hidden=settings.hidden)
 
 
 class SimSiam(nn.Module):
@@ -47,6 +89,10 @@ class SimSiam(nn.Module):
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
+
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
+        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
+        return batch.views[-1]
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature."""

@@ -68,6 +68,7 @@ class Readings:
     decoder_statistics: Statistics = frozen_statistics  # A37: while the decoder makes twins
     rebuild_trains_encoder: bool = True  # A15
     pair_trains_decoder: bool = False  # A16
+    decoder_lr: float | None = 1e-4  # A28: of an Adam of its own; without one it shares the base method's optimiser
 
 
 DEFAULTS = Readings()
@@ -154,7 +155,7 @@ class SynthPairs(nn.Module):
     @torch.no_grad()
     def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
         """Each criterion's importance of every dimension for every image. By default no buffer is touched."""
-        probe = Probe(feature, self.project, lambda: self.readings.second(self.base, batch.views[-1]))
+        probe = Probe(feature, self.project, lambda: self.readings.second(self.base, self.base.probe(batch)))
         with self.readings.encoder_statistics(self.base):
             return [criterion.importance(probe) for criterion in self.criteria]  # type: ignore[operator]
 
@@ -189,11 +190,15 @@ class SynthPairs(nn.Module):
             for carry in carries:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
 
+    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
+        """The view that the base method names."""
+        return self.base.probe(batch)
+
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The base method's feature."""
         return self.base.embed(image)
 
     def param_groups(self) -> list[ParamGroup]:
         """The base method's groups and the decoder."""
-        decoder = ParamGroup("decoder", list(self.decoder.parameters()), optimizer="decoder")
+        decoder = ParamGroup("decoder", list(self.decoder.parameters()), adam=self.readings.decoder_lr)
         return [*self.base.param_groups(), decoder]

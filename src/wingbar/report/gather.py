@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wingbar.config import Config
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.compare import twins
 from wingbar.exam.options import Evaluate
@@ -19,7 +18,8 @@ from wingbar.report.contents import Command, PaperValues, Report, Scored, Verdic
 from wingbar.report.options import AskedReport
 from wingbar.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.report.pictures import gather_figures
-from wingbar.report.scores import method_in_words, on_record, paper_row, verdict
+from wingbar.report.scores import on_record, paper_row, verdict
+from wingbar.settings import Config
 
 __all__ = ["gather_report"]
 
@@ -29,7 +29,7 @@ def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: 
     runs = visit.subjects
     names = short_names([candidate.name for candidate in visit.candidates])
     named = dict(zip(names, runs, strict=True))
-    methods = [method_in_words(_config(candidate)) for candidate in visit.candidates]
+    methods = [_config(candidate).title for candidate in visit.candidates]
     everyone, labelled = _beginnings(visit) | named, visit.split.labelled
     return Report(
         title=_title(methods, visit.config),
@@ -75,7 +75,7 @@ def _scored(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport, p
     folders, scored = _evaluations(visit), []
     for name, subject in everyone.items():
         row = on_record(subject, asked.protocols, _evaluate(asked), folders, out=folders[0])
-        method = method_in_words(_config(subject.candidate)) if subject.candidate.folder else "initialisation"
+        method = _config(subject.candidate).title if subject.candidate.folder else "initialisation"
         scored.append(Scored(name, row.scores, paper_row(paper, visit.config, method)))
     return scored
 

@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from wingbar.config import Config
 from wingbar.errors import UserError, known
 from wingbar.exam.options import PROTOCOL_NAMES, Data
 from wingbar.exam.wanted import Wanted, data_of, find_wanted
 from wingbar.files import check_place
 from wingbar.gallery.options import Map
+from wingbar.limits import check_device
 from wingbar.runfolder import is_run
-from wingbar.settings import check_device
+from wingbar.settings import Config
 from wingbar.words import OUT
 
 __all__ = ["AskedReport", "resolve"]

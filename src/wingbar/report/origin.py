@@ -8,25 +8,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wingbar.config import Config
 from wingbar.exam.candidates import Candidate
 from wingbar.exam.record import commit
 from wingbar.exam.subject import Subject
 from wingbar.recipes import RECIPES, recipe_named
 from wingbar.report.contents import Origin, Setting
-from wingbar.settings import named
+from wingbar.settings import CHOICES, Config, changed, named
 from wingbar.words import OF_THE_WHOLE
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
 
 def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[Setting]:
-    """Every setting of every run beside its recipe's."""
+    """Every setting of every run beside its recipe's; a dash where a method has no such setting."""
     runs, usual = [named(config) for config in configs], [named(_recipe(name)) for name in recipes]
-    return [
-        Setting(name, tuple(_text(run[name]) for run in runs), tuple(_text(one[name]) for one in usual))
-        for name in runs[0]
-    ]
+    names = dict.fromkeys(name for run in runs for name in run)
+    return [Setting(name, *(tuple(_at(name, one) for one in some) for some in (runs, usual))) for name in names]
+
+
+def _at(name: str, settings: Mapping[str, Any]) -> str:
+    return _text(settings[name]) if name in settings else "–"
 
 
 def _recipe(name: str) -> Config:
@@ -50,8 +51,10 @@ def _text(value: Any) -> str:
 
 def train_command(config: Config, recipe: str) -> str:
     """What trains the same again: the recipe, and everything that differs from it."""
-    usual, name = named(_recipe(recipe)), recipe if recipe in RECIPES else "default"
-    moved = {setting: value for setting, value in named(config).items() if value != usual[setting]}
+    now, before, name = named(config), _recipe(recipe), recipe if recipe in RECIPES else "default"
+    same = changed(before, {choice: now[choice] for choice in CHOICES})  # has the same settings, if not their values
+    usual = named(same) | {choice: named(before)[choice] for choice in CHOICES}
+    moved = {setting: value for setting, value in now.items() if value != usual[setting]}
     flags = [word for setting, value in moved.items() for word in flag(setting, value)]
     return shlex.join(["wingbar", "train", name, *flags])
 
@@ -59,8 +62,8 @@ def train_command(config: Config, recipe: str) -> str:
 def flag(setting: str, value: Any) -> list[str]:
     """A setting on the command line.
 
-    >>> flag("run.channels_last", False), flag("synth.criteria", ("gradcam",)), flag("run.seed", 1)
-    (['--run.no-channels-last'], ['--synth.criteria', 'gradcam'], ['--seed', '1'])
+    >>> flag("run.channels_last", False), flag("pairs.criteria", ("gradcam",)), flag("run.seed", 1)
+    (['--run.no-channels-last'], ['--pairs.criteria', 'gradcam'], ['--seed', '1'])
     """
     *parts, name = OF_THE_WHOLE.get(setting, setting).replace("_", "-").split(".")
     if isinstance(value, bool):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wingbar.config import Config
 from wingbar.evaluate.verdicts import Severity
 from wingbar.exam.options import Evaluate
 from wingbar.exam.record import read_result
@@ -15,8 +14,9 @@ from wingbar.exam.sitting import sit
 from wingbar.exam.subject import Subject
 from wingbar.exam.table import Row
 from wingbar.report.contents import PaperValues, Verdict
+from wingbar.settings import Config
 
-__all__ = ["method_in_words", "on_record", "paper_row", "verdict"]
+__all__ = ["on_record", "paper_row", "verdict"]
 
 SEVERITIES: tuple[Severity, ...] = ("healthy", "warning", "collapsed")
 
@@ -55,16 +55,6 @@ def verdict(name: str, doctor: Row, *, images: int) -> Verdict:
 
 
 # --- the paper -------------------------------------------------------------------------------------------------------
-
-
-def method_in_words(config: Config) -> str:
-    """The method as tables name it.
-
-    >>> method_in_words(Config())
-    'MoCo v2 + pairs'
-    """
-    base = {"moco": "MoCo v2", "simsiam": "SimSiam"}[config.method.name]
-    return f"{base} + pairs" if config.synth.on else base
 
 
 def paper_row(paper: PaperValues, config: Config, method: str) -> dict[str, float]:

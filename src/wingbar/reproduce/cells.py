@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.config import FILE_ENDINGS, Config
+from wingbar.config import FILE_ENDINGS, Optim, settled
 from wingbar.errors import UserError
 from wingbar.exam.splits import split_digest
 from wingbar.images import count, find_source
+from wingbar.limits import check_limits
+from wingbar.oldnames import recorded
 from wingbar.recipes import recipe_named
-from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
 from wingbar.runfolder import FREE
-from wingbar.settings import changed, check_limits, key_of, named, parsed
+from wingbar.settings import CHOICES, Config, changed, defaults, fitting, key_of, named, parsed
 
 __all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
 
@@ -66,7 +69,7 @@ def make_cell(row: Row, dataset: str, seed: int, asked: Reproduce, splits: Split
         "protocols": protocols(row),
         "probe": asked.probe_epochs,
         "tuning": config.run.epochs if row.recipe == SUPERVISED else None,
-        "numerics": NUMERICS,
+        "numerics": numerics(config),
     } | ({} if is_trained(row) else {"untrained": row.recipe})  # with every setting at its default, nothing else tells
     key, variant = key_of(about), key_of(about | {"settings": settings | {"run.seed": "any"}})
     out = asked.out / f"{dataset}-{_short(row, config)}-seed{seed}-{key}"
@@ -88,7 +91,7 @@ def _config(row: Row, dataset: str, seed: int, asked: Reproduce) -> Config:
     }
     epochs = {} if asked.epochs is None else {"run.epochs": asked.epochs}
     recipe = recipe_named(row.recipe) if is_trained(row) else Config()
-    return changed(recipe, {**shared, **epochs, **parsed(asked.set), **row.settings})
+    return changed(recipe, {**shared, **epochs, **fitting(parsed(asked.set), recipe), **row.settings})
 
 
 def _telling(config: Config, *, trained: bool) -> dict[str, Any]:
@@ -97,10 +100,18 @@ def _telling(config: Config, *, trained: bool) -> dict[str, Any]:
     Defaults are left out, so that a setting we add later does not orphan what was measured before; whoever changes a
     default raises NUMERICS.
     """
-    settings, defaults = named(config), named(Config())
+    settings, usual = named(config), _usual(config)
     names = settings.keys() - NOT_IN_KEY if trained else UNTRAINED
-    telling = {name: settings[name] for name in sorted(names) if settings[name] != defaults[name]}
-    return telling | {"encoder.weights": _weights(config.encoder.weights)}
+    telling = {name: settings[name] for name in names if settings[name] not in (usual[name], None)}
+    first = recorded(telling, settings)
+    return {name: first[name] for name in sorted(first)} | {"encoder.weights": _weights(config.encoder.weights)}
+
+
+def _usual(config: Config) -> dict[str, Any]:
+    """What is not worth telling: what nobody set, and what is set as the method's authors have it."""
+    own = {f"optim.{name}": value for name, value in asdict(settled(Optim(), config.method.entry.optim)).items()}
+    first = named(Config())
+    return defaults(config) | own | {"data.views": config.method.entry.views, **{name: first[name] for name in CHOICES}}
 
 
 @cache
@@ -121,7 +132,7 @@ def _short(row: Row, config: Config) -> str:
     """A few words for the folder's name, the same whatever the row is called."""
     if not is_trained(row):
         return row.recipe
-    return config.method.name + ("-pairs" if config.synth.on else "")
+    return "-".join(part.name for part in config.parts)
 
 
 def differences(cell: Cell) -> dict[str, Any]:
@@ -129,7 +140,7 @@ def differences(cell: Cell) -> dict[str, Any]:
     trained, settings = is_trained(cell.row), named(cell.config)
     recipe = named(recipe_named(cell.row.recipe) if trained else Config())
     names = (settings.keys() - NOT_IN_KEY if trained else UNTRAINED) - {"run.seed", "encoder.weights"}
-    others = {name: settings[name] for name in sorted(names) if settings[name] != recipe[name]}
+    others = {name: settings[name] for name in sorted(names) if settings[name] != recipe.get(name)}
     return others | {"encoder.weights": Path(cell.config.encoder.weights).name}
 
 

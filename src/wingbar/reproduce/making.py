@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from wingbar.config import Config
 from wingbar.exam import Evaluate, examine
 from wingbar.exam.options import Data, Finetune, Paper
 from wingbar.exam.record import commit
 from wingbar.files import Line, read_lines
 from wingbar.machine import gpu_name
 from wingbar.reproduce.cells import Cell, differences, is_trained
-from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import measures, protocols
 from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.settings import Config, changed
 from wingbar.shelf import DecoderShelf
 
 __all__ = ["Made", "failure", "make", "recorded_seconds"]
@@ -65,7 +64,7 @@ def _train(config: Config, cell: Cell, *, quiet: bool) -> None:
         return
     if not (out / "config.json").exists():
         shutil.rmtree(out, ignore_errors=True)  # killed before it had begun; the folder is ours by its key
-    shelf = DecoderShelf(out.parent / ".decoders", f"{cell.splits.train} {NUMERICS}")
+    shelf = DecoderShelf(out.parent / ".decoders", f"{cell.splits.train} {numerics(cell.config)}")
     run(config, recipe=cell.row.recipe, quiet=quiet, shelf=shelf)
 
 
@@ -122,7 +121,7 @@ def _about(cell: Cell) -> dict[str, Any]:
         "recipe": cell.row.recipe,
         "settings": differences(cell),
         "seed": cell.seed,
-        "numerics": NUMERICS,
+        "numerics": numerics(cell.config),
         "run": Path(cell.config.run.out).name,
     }
 

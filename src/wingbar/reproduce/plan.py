@@ -14,7 +14,8 @@ from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Recorded, finished
 from wingbar.reproduce.tables import NOT_HERE, TABLES
 from wingbar.settings import changed, key_of, named
-from wingbar.shelf import decoder_settings
+from wingbar.shelf import first_settings
+from wingbar.stages import first_passes
 
 __all__ = ["Job", "Place", "estimated", "make_plan", "state_of"]
 
@@ -92,10 +93,10 @@ def estimated(jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list
 
 def _decoder_of(cell: Cell) -> str:
     """The same for cells that certainly begin with the same decoder (heads are drawn before it, so they count)."""
-    if not (is_trained(cell.row) and cell.config.synth.on):
+    if not (is_trained(cell.row) and first_passes(cell.config)):
         return ""
     heads = {name: value for name, value in named(cell.config).items() if name.startswith("method.")}
-    return key_of({"images": cell.splits.train, "settings": decoder_settings(cell.config) | heads})
+    return key_of({"images": cell.splits.train, "settings": first_settings(cell.config) | heads})
 
 
 def _of_variant(cell: Cell, recorded: Recorded) -> dict[str, Line]:

@@ -27,10 +27,13 @@ class Position(NamedTuple):
     step: int
 
 
-def capture(method: Any, optimizers: Optimizers, position: Position, *, config: str = "") -> dict[str, Any]:
+def capture(
+    method: Any, optimizers: Optimizers, position: Position, *, config: str = "", views: object = None
+) -> dict[str, Any]:
     """A copy of the whole state, on its device: weights, teacher, decoder, optimisers, queue, bank, RNG, position.
 
-    `config` is the run's as JSON: what this state was made with, whatever the file beside it says later.
+    `config` is the run's as JSON: what this state was made with, whatever the file beside it says later. `views` are
+    what makes them, and have a state if they are a module.
     """
     state = {
         "version": VERSION,
@@ -39,6 +42,7 @@ def capture(method: Any, optimizers: Optimizers, position: Position, *, config: 
         "method": method.state_dict(),
         "metadata": {"arch": method.encoder.name, "style": method.encoder.layout},
         "optimizers": optimizers.state_dict(),
+        "views": views.state_dict() if isinstance(views, nn.Module) else {},
         "rng": {"cpu": torch.get_rng_state(), "cuda": _cuda_states()},
     }
     return _cloned(state)
@@ -50,10 +54,12 @@ def _cuda_states() -> list[Tensor]:
     return torch.cuda.get_rng_state_all() if in_use else []
 
 
-def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers) -> None:
+def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers, *, views: object = None) -> None:
     """Put a captured state back."""
     method.load_state_dict(state["method"])
     optimizers.load_state_dict(state["optimizers"])
+    if isinstance(views, nn.Module):
+        views.load_state_dict(state.get("views", {}))
     torch.set_rng_state(state["rng"]["cpu"])
     if len(state["rng"]["cuda"]) == len(_cuda_states()):
         torch.cuda.set_rng_state_all(state["rng"]["cuda"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wingbar.train.optim import Optimizers
+from wingbar.train.optim import Factors, Optimizers
 from wingbar.types import Batch, Output
 
 __all__ = ["After", "train"]
@@ -20,7 +20,7 @@ def train(
     method: Any,
     batches: Callable[[int], Sequence[Batch]],
     optimizers: Optimizers,
-    schedule: Callable[[int], float],
+    schedule: Callable[[int], float | Factors],
     *,
     start: int,
     stop: int,

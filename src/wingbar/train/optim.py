@@ -1,16 +1,33 @@
-"""Optimisers and their schedule: SGD for the networks, Adam for the decoder, cosine per epoch."""
+"""Optimisers and their schedules: a rule for the networks, Adam for a decoder, rates that change with the step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import nn
 
+from wingbar.errors import UserError
+from wingbar.schedules import cosine
 from wingbar.types import ParamGroup
 
-__all__ = ["Optimizers", "build_optimizers", "cosine", "linear256", "literal"]
+__all__ = [
+    "Factors",
+    "Optimizers",
+    "Rule",
+    "Schedule",
+    "build_optimizers",
+    "linear256",
+    "literal",
+]
+
+Settings = dict[str, Any]  # a parameter group as torch wants it
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
 
 
 def literal(lr: float, batch: int) -> float:
@@ -23,20 +40,76 @@ def linear256(lr: float, batch: int) -> float:
     return lr * batch / 256
 
 
-def cosine(epoch: int, epochs: int) -> float:
-    """Factor on the initial rate in an epoch: 1 in the first, stepped once per epoch as in MoCo and SimSiam.
+class Factors(NamedTuple):
+    """On the initial rates, at a step."""
 
-    >>> [round(cosine(epoch, 4), 3) for epoch in range(4)]
-    [1.0, 0.854, 0.5, 0.146]
+    encoder: float  # 0: it rests, and gets no gradient
+    others: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Heads alone, then warm-up, then a cosine over what remains; as many of the three as asked for.
+
+    First the heads learn alone at their full initial rate; then the encoder's rate rises while the heads keep theirs.
+    With H steps of heads alone and W of warm-up, each rounded to whole steps, the cosine begins at step B = H + W:
+
+    - step < H: the encoder rests; the factor of the others is 1;
+    - H ≤ step < B: the encoder's factor is (step − H + 1) / W; that of the others is the same if H = 0, else 1;
+    - step ≥ B: both are (1 + cos(π · done / whole)) / 2. With `how="step"`, done = step − B and whole = steps − B;
+      with `how="epoch"`, done is the epochs completed since B and whole = (steps − B) / per_epoch. "constant": 1.
+
+    Groups marked constant follow none of this.
+
+    >>> schedule = Schedule(steps=8, per_epoch=2, how="step", heads=1.0, warmup=2.0)
+    >>> [(factors.encoder, round(factors.others, 3)) for factors in map(schedule, range(2, 8))]
+    [(0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.0), (0.5, 0.5)]
     """
-    return (1 + math.cos(math.pi * epoch / epochs)) / 2
+
+    steps: int
+    per_epoch: int
+    how: Literal["epoch", "step", "constant"] = "epoch"
+    warmup: float = 0.0  # epochs
+    heads: float = 0.0  # epochs
+
+    def __post_init__(self) -> None:
+        _, begin = self._phases()
+        if begin and begin >= self.steps:
+            raise UserError(
+                f"warm-up ({self.warmup:g} epochs) and heads alone ({self.heads:g}) leave nothing of a training of "
+                f"{self.steps / self.per_epoch:g} epochs; shorten them, or train for more epochs"
+            )
+
+    def __call__(self, step: int) -> Factors:
+        """The factors at a step."""
+        alone, begin = self._phases()
+        if step < alone:
+            return Factors(0.0, 1.0)
+        if step < begin:
+            warm = (step - alone + 1) / (begin - alone)
+            return Factors(warm, 1.0 if alone else warm)
+        done, whole = step - begin, float(self.steps - begin)
+        if self.how == "epoch":
+            done, whole = done // self.per_epoch, whole / self.per_epoch
+        falling = 1.0 if self.how == "constant" else cosine(done, whole)
+        return Factors(falling, falling)
+
+    def _phases(self) -> tuple[int, int]:
+        """The steps at which heads are no longer alone, and at which the cosine begins."""
+        alone = round(self.heads * self.per_epoch)
+        return alone, alone + round(self.warmup * self.per_epoch)
+
+
+# --- optimisers ------------------------------------------------------------------------------------------------------
 
 
 class Optimizers:
-    """Several optimisers that step as one."""
+    """Several optimisers that step as one; `clip` is the largest norm of the whole gradient of the first one."""
 
-    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+    def __init__(self, *optimizers: torch.optim.Optimizer, clip: float = math.inf) -> None:
         self.all = optimizers
+        self._clip = clip
+        self._resting: list[nn.Parameter] | None = None  # what `only_heads` turned off, while it is on
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -44,17 +117,38 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Update every parameter once."""
+        """Update every parameter once, with clipped gradients if asked for."""
+        if self._clip < math.inf:
+            clipped = [parameter for group in self.all[0].param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(clipped, self._clip)
         for optimizer in self.all:
             optimizer.step()
 
-    def set_rates(self, factor: float) -> None:
-        """Initial rate × factor; groups marked constant keep theirs."""
+    def set_rates(self, factor: float | Factors) -> None:
+        """Initial rate × factor; groups marked constant keep theirs, and at 0 the encoder rests."""
+        factors = factor if isinstance(factor, Factors) else Factors(factor, factor)
+        self.only_heads(factors.encoder == 0)
         for group in self.groups:
-            group["lr"] = group["initial_lr"] * (1.0 if group["constant"] else factor)
+            due = factors.encoder if group["name"] == "encoder" else factors.others
+            group["lr"] = group["initial_lr"] * (1.0 if group["constant"] else due)
+
+    def only_heads(self, on: bool) -> None:
+        """While on, the encoder's parameters get no gradient, hence no momentum, and stay; off, they are as before.
+
+        Running statistics of the encoder are no parameters: they go on following the images.
+        """
+        if on and self._resting is None:
+            encoder = [one for group in self.groups if group["name"] == "encoder" for one in group["params"]]
+            self._resting = [parameter for parameter in encoder if parameter.requires_grad]
+            for parameter in self._resting:
+                parameter.requires_grad_(False).grad = None  # an optimiser would apply one that is left over
+        elif not on and self._resting is not None:
+            for parameter in self._resting:
+                parameter.requires_grad_()
+            self._resting = None
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Settings]:
         """Every parameter group of every optimiser."""
         return [group for optimizer in self.all for group in optimizer.param_groups]
 
@@ -68,36 +162,78 @@ class Optimizers:
             optimizer.load_state_dict(state)
 
 
-def build_optimizers(
-    groups: Sequence[ParamGroup],
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    decoder_lr: float,
-    decoder: Literal["adam", "shared"] = "adam",
-    encoder: float = 1.0,
-) -> Optimizers:
-    """SGD for the main groups; the decoder has its own Adam, or shares the SGD (A28). Fused where the device can.
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How the networks learn; `momentum` is of SGD and LARS, `betas` are AdamW's."""
 
-    `encoder` is a factor on the encoder's rate.
+    name: Literal["sgd", "lars", "adamw"] = "sgd"
+    lr: float
+    momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 1e-4
+    spare: bool = False  # no weight decay, and no trust ratio of LARS, for norms and biases: at most one dimension
+    encoder: float = 1.0  # factor on the encoder's rate
+    layer_decay: float = 1.0  # rate of a layer of the encoder in units of the next one's; the last has the full rate
+    clip: float = math.inf  # largest norm of the gradient of all that learns by this rule
+
+
+def build_optimizers(
+    groups: Sequence[ParamGroup], rule: Rule, *, layers: Sequence[Sequence[nn.Parameter]] = ()
+) -> Optimizers:
+    """The rule's optimiser, and an Adam for groups that want one of their own. Fused where they can be.
+
+    `layers` are the encoder's parameters from the first layer to the last, for layer decay (`encoder.layers_of`).
     """
-    own = [group for group in groups if group.optimizer == "decoder" and decoder == "adam"]
-    main = [group for group in groups if group.optimizer == "main" or decoder == "shared"]
+    own = [(group, group.adam) for group in groups if group.adam is not None]
+    main = [group for group in groups if group.adam is None]
     fused = all(parameter.is_cuda for group in groups for parameter in group.parameters)
     built: list[torch.optim.Optimizer] = []
     if main:
-        rates = _settings(main, lr, {"encoder": encoder})
-        built.append(torch.optim.SGD(rates, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused))
+        parts = [part for group in main for part in _parts(group, rule, layers)]
+        built.append(_ruled(parts, rule, fused=fused))
     if own:
-        built.append(torch.optim.Adam(_settings(own, decoder_lr, {}), lr=decoder_lr, fused=fused))
-    return Optimizers(*built)
+        whole = [_settings(group, group.parameters, lr) for group, lr in own]
+        built.append(torch.optim.Adam(whole, lr=own[0][1], fused=fused))
+    return Optimizers(*built, clip=rule.clip if main else math.inf)
 
 
-def _settings(groups: Sequence[ParamGroup], lr: float, factors: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Groups as torch wants them; `factors` on the rate are by the group's name."""
-    rates = [lr * factors.get(group.name, 1.0) for group in groups]
+def _parts(group: ParamGroup, rule: Rule, layers: Sequence[Sequence[nn.Parameter]]) -> list[Settings]:
+    """A group whole; or split by layer, from the first to the last, and by what is spared."""
+    lr, layered = rule.lr, False
+    if group.name == "encoder":
+        lr, layered = rule.lr * rule.encoder, rule.layer_decay != 1
+    if layered and not layers:
+        raise ValueError("layer decay needs the encoder's layers, got none; give layers=layers_of(encoder.trunk)")
+    if not layered and not rule.spare:
+        return [_settings(group, group.parameters, lr)]
+    above = {id(one): count for count, layer in enumerate(reversed(layers)) for one in layer} if layered else {}
+    split: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for parameter in group.parameters:  # one that is in no layer has the full rate, as the last layer has
+        height = -above.get(id(parameter), 0)
+        split.setdefault((height, rule.spare and parameter.ndim <= 1), []).append(parameter)
     return [
-        {"params": group.parameters, "name": group.name, "lr": rate, "initial_lr": rate, "constant": group.constant}
-        for group, rate in zip(groups, rates, strict=True)
+        _settings(group, split[height, spared], lr * rule.layer_decay**-height, spared=spared)
+        for height, spared in sorted(split)
     ]
+
+
+def _settings(group: ParamGroup, parameters: Sequence[nn.Parameter], lr: float, *, spared: bool = False) -> Settings:
+    whole = {"params": parameters, "name": group.name, "lr": lr, "initial_lr": lr, "constant": group.constant}
+    return whole | ({"weight_decay": 0.0} if spared else {})
+
+
+def _ruled(parts: Sequence[Settings], rule: Rule, *, fused: bool) -> torch.optim.Optimizer:
+    """torch's SGD or AdamW, or timm's LARS: momentum on decayed gradients × 0.001 · |w| / (|g| + decay · |w|).
+
+    timm's leaves parts without weight decay unscaled, which is how spared ones are left alone; `always_adapt` tells it
+    to scale the others even where the rule has no decay.
+    """
+    lr, momentum, decay = rule.lr, rule.momentum, rule.weight_decay
+    if rule.name == "sgd":
+        return torch.optim.SGD(parts, lr=lr, momentum=momentum, weight_decay=decay, fused=fused)
+    if rule.name == "adamw":
+        return torch.optim.AdamW(parts, lr=lr, betas=rule.betas, weight_decay=decay, fused=fused)
+    from timm.optim.lars import Lars  # timm takes longer to import than torch
+
+    told = [{**part, "always_adapt": "weight_decay" not in part} for part in parts]
+    return Lars(told, lr=lr, momentum=momentum, weight_decay=decay)

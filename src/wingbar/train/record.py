@@ -1,4 +1,4 @@
-"""The record of a run: a JSON line every few steps, TensorBoard when installed, an alarm when a loss is no number."""
+"""The record of a run: a JSON line every few steps, TensorBoard when installed, an alarm when a loss is NaN."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Recorder:
         batch: int,
         describe: Callable[[int], dict[str, Any]],
         tensorboard: bool = False,
+        remedies: Mapping[str, str] | None = None,  # loss → what to do when it is NaN
     ) -> None:
+        self.remedies = remedies or {}
         self.path, self.every, self.batch, self.describe = path, every, batch, describe
         self.listeners: list[Callable[[dict[str, Any]], None]] = []  # told every line
         if tensorboard and find_spec("tensorboard"):
@@ -58,11 +60,11 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in the window; raises NonFiniteLoss if a loss in it is no number."""
+        """Write what is in the window; raises NonFiniteLoss if a loss in it is NaN."""
         if not self.steps:
             return
         losses = _table(self.losses)
-        _check_finite(losses, self.steps)
+        _check_finite(losses, self.steps, self.remedies)
         means = {name: sum(values) / len(values) for name, values in {**losses, **_table(self.facts)}.items()}
         speed = len(self.steps) * self.batch / (time.perf_counter() - self.since)
         total = sum(means[name] for name in losses)
@@ -93,13 +95,14 @@ def _floats(values: list[Tensor | float]) -> list[float]:
     return list(torch.stack([value.detach().float() for value in values if isinstance(value, Tensor)]).tolist())
 
 
-def _check_finite(losses: dict[str, list[float]], steps: list[int]) -> None:
+def _check_finite(losses: dict[str, list[float]], steps: list[int], remedies: Mapping[str, str]) -> None:
     """Name the first step and the term that went wrong."""
     per_step = len(next(iter(losses.values()))) // len(steps)
     bad = [(i, name) for name, values in losses.items() for i, value in enumerate(values) if not math.isfinite(value)]
     if bad:
         place, name = min(bad)
-        raise NonFiniteLoss(steps[place // per_step], name, losses[name][place])
+        known = {"remedy": remedies[name]} if name in remedies else {}
+        raise NonFiniteLoss(steps[place // per_step], name, losses[name][place], **known)
 
 
 def _tensorboard(folder: Path) -> Callable[[dict[str, Any]], None]:

@@ -58,7 +58,7 @@ class SimCLR(nn.Module):
         return [ParamGroup("encoder", list(self.parameters()))]
 
 
-def main(steps: int = 8) -> SynthPairs:
+def main(steps: int = 4) -> SynthPairs:
     """Train it, wrapped, for a few steps on the embedded data."""
     store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)
     encoder = build_encoder("timm/test_resnet")

@@ -27,7 +27,7 @@ def report(step: int, outputs: Sequence[Output]) -> None:
     print(step, {name: round(loss.item(), 3) for name, loss in outputs[0].losses.items()})
 
 
-train(method, batches, optimizers, lambda step: cosine(step // 4, 2), start=0, stop=8, after=[report])
+train(method, batches, optimizers, lambda step: cosine(step // 2, 2), start=0, stop=4, after=[report])
 bird = Lookalike(size=64)[0].image[None]
 with torch.no_grad():
     print("feature:", method.eval().embed(plain(bird, size=64)).shape)

@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/start.md run one after the other, as printed, without a network."""
+"""The README's snippets run one after the other, as printed, without a network; those of docs/start.md could."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from wingbar import RECIPES, Config, build_encoder, changed, trunks
-from wingbar.cli import main
+from wingbar.cli import _config_file, main
 from wingbar.data.datasets import lookalike_store
+from wingbar.exam.options import Evaluate
+from wingbar.form import parse_settings
+from wingbar.gallery.options import Show
+from wingbar.limits import check_limits
+from wingbar.recipes import recipe_named
+from wingbar.report.options import AskedReport
+from wingbar.reproduce.options import Reproduce
 from wingbar.settings import fitting
+from wingbar.words import parse
 
 ROOT = Path(__file__).parents[1]
 # What the paper trains for minutes on a GPU, in seconds.
@@ -80,23 +88,42 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: build_encoder(name).trunk.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("page", "expected", "runs"),
-    [("README.md", ["", "", "python"], "ab"), ("docs/start.md", ["", "", "python"], "abcde")],
-)
-def test_the_snippets_run_one_after_the_other(somebodys_place, page, expected, runs):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    kinds = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    assert [kind for kind, _ in kinds] == expected
-    names: dict[str, object] = {}
-    for kind, snippet in kinds:
+def snippets(page: str) -> list[tuple[str, str]]:
+    """Kind and text of every snippet of a page, in order."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(snippet: str) -> list[list[str]]:
+    """The words of every line that calls us."""
+    lines = [shlex.split(line, comments=True) for line in snippet.splitlines()]
+    assert {words[0] for words in lines if words} <= {"wingbar", "make"}  # make needs a clone of ours
+    return [words[1:] for words in lines if words and words[0] == "wingbar"]
+
+
+def test_the_snippets_run_one_after_the_other(somebodys_place):
+    found = snippets("README.md")
+    assert [kind for kind, _ in found] == ["", "", "python"]
+    for kind, snippet in found:
         if kind == "python":
-            exec(snippet, names)
-        for line in snippet.splitlines() if not kind else ():
-            program, *words = shlex.split(line, comments=True)
-            if program == "wingbar":
-                main(words)
-            else:
-                assert program == "make"  # in a clone of ours, and needs one
-    assert sorted(path.name for path in Path("runs").iterdir()) == list(runs)
+            exec(compile(snippet, "README.md", "exec"), {})
+        for words in commands(snippet) if not kind else []:
+            main(words)
+    assert sorted(path.name for path in Path("runs").iterdir()) == list("ab")
     assert all((run / "encoder.safetensors").exists() for run in Path("runs").iterdir())
+
+
+def test_the_longer_page_has_words_that_exist_and_parts_that_run(somebodys_place):
+    """Its commands are the README's with more words: each is read as its command reads it; the Python is run."""
+    forms = {"evaluate": Evaluate, "show": Show, "report": AskedReport, "reproduce": Reproduce}
+    found = snippets("docs/start.md")
+    seen = [words for kind, snippet in found if not kind for words in commands(snippet)]
+    assert {words[0] for words in seen} >= {"train", "evaluate"}
+    for command, *words in seen:
+        if command == "train":
+            recipe = words.pop(0) if not words[0].startswith("-") else "default"
+            check_limits(parse_settings(_config_file(words)[1], recipe_named(recipe)))
+        elif command in forms:
+            parse(forms[command], command, words)
+    for kind, snippet in found:
+        if kind == "python":
+            exec(compile(snippet, "docs/start.md", "exec"), {})

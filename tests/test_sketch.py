@@ -67,7 +67,8 @@ def test_a_run_has_the_same_bits_drawn_or_not(birds, tmp_path, impatient):
     """Even with statistics that take part in every pass: pictures are made in evaluation mode."""
     shared = {"pairs.readings.encoder_bn": "shared", "pairs.readings.decoder_bn": "shared"}
     for name, every in (("drawn", 1), ("plain", 0)):
-        run(config(tmp_path / name, {**shared, "run.pictures_every": every}), store=birds, quiet=True)
+        settings = {**shared, "run.epochs": 1, "run.pictures_every": every}
+        run(config(tmp_path / name, settings), store=birds, quiet=True)
     assert drawn(tmp_path / "drawn") == FILES and drawn(tmp_path / "plain") == []
     assert_same(*(load_file(tmp_path / name / "encoder.safetensors") for name in ("drawn", "plain")))
     (_, one), (_, other) = (checkpoint.read(tmp_path / name / "checkpoint.pt") for name in ("drawn", "plain"))
@@ -144,7 +145,7 @@ def test_not_more_than_once_a_minute_nor_a_fiftieth_of_the_time(tmp_path, monkey
 
 
 def test_a_base_method_has_curves_only(birds, tmp_path, impatient):
-    run(config(tmp_path / "run", recipe="try-moco"), store=birds, quiet=True)
+    run(config(tmp_path / "run", {"run.epochs": 1}, recipe="try-moco"), store=birds, quiet=True)
     assert drawn(tmp_path / "run") == ["training-curves.png"]
 
 
@@ -164,7 +165,7 @@ def test_an_interrupted_run_leaves_whole_pictures(birds, tmp_path, impatient, mo
 
 def test_without_matplotlib_a_run_goes_on_after_one_note(birds, tmp_path, impatient, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    run(config(tmp_path / "run"), store=birds)
+    run(config(tmp_path / "run", {"pairs.decoder.epochs": 0, "run.epochs": 1}), store=birds)
     said = capsys.readouterr().err
     assert said.count("no more pictures while training") == 1 and "Matplotlib" in said
     assert (tmp_path / "run" / "encoder.safetensors").exists() and drawn(tmp_path / "run") == []
@@ -175,7 +176,7 @@ def test_a_disk_that_refuses_is_noted_once(birds, tmp_path, impatient, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sketch, "save", refuse)
-    run(config(tmp_path / "run", {"pairs.decoder.epochs": 0}), store=birds)
+    run(config(tmp_path / "run", {"pairs.decoder.epochs": 0, "run.epochs": 1}), store=birds)
     assert capsys.readouterr().err.count("no more pictures while training: [Errno 28] No space left") == 1
 
 
@@ -196,10 +197,14 @@ def test_tensorboard_shows_them(birds, tmp_path, impatient):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(config(tmp_path / "run", {"run.tensorboard": True, "pairs.decoder.epochs": 0}), store=birds, quiet=True)
+    run(
+        config(tmp_path / "run", {"run.tensorboard": True, "pairs.decoder.epochs": 0, "run.epochs": 1}),
+        store=birds,
+        quiet=True,
+    )
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / "pictures"))
     events.Reload()
     assert events.Tags()["images"] == ["train/curves", "train/pairs"]
     with Image.open(tmp_path / "run" / "pictures" / "training-pairs.png") as picture:
         shown = events.Images("train/pairs")[-1]
-        assert (shown.width, shown.height, shown.step) == (*picture.size, 6)
+        assert (shown.width, shown.height, shown.step) == (*picture.size, 3)

@@ -20,7 +20,7 @@ Without a GPU: wingbar train try-moco --data.root photos/ --out runs/a, small an
 Everything that can be set: wingbar train --help; a recipe is a starting point, and any setting goes on top of it.
 """
 
-# Chosen on a validation part of CUB's training images (docs/results.md), for the method and for its base alike.
+# Chosen on a validation part of CUB's training images, for the method and its base alike (docs/notebook/held-out.md).
 TUNED = {
     "encoder.batchnorm": "frozen",
     "method.queue": 4096,
@@ -167,7 +167,8 @@ def frozen_bn() -> Config:
     """The method with BatchNorm's statistics of the initialisation throughout; not at the paper's learning rate.
 
     cost: one H200, ResNet-50, 224 px, batch 128: 1,213 images/s on CUB.
-    expect: at the default rate of 0.03 CUB's rank-1 falls to 1 or 2 % (docs/results.md); try --optim.lr 0.003 or less.
+    expect: at the default rate of 0.03 CUB's rank-1 falls to 1 or 2 % (docs/notebook/batchnorm.md); try --optim.lr
+    0.003 or less.
     """
     return changed(default(), {"encoder.batchnorm": "frozen"})
 

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from typing import Any, Literal, cast
 
@@ -237,6 +237,7 @@ def own_names(settings: type) -> list[str]:
     return list(_own_kinds(settings))
 
 
+@cache
 def _own_kinds(settings: type) -> dict[str, Any]:
     """Of one dataclass, those in it included."""
     found: dict[str, Any] = {}

@@ -39,5 +39,6 @@ def test_an_old_run_is_evaluated_and_shown(tmp_path):
     scores = {str(line["metric"]): line["value"] for line in _lines(out / "evaluation" / "metrics.jsonl")}
     assert scores["kNN"] == pytest.approx(KNN, abs=0.02)
     assert scores["rank-1"] == pytest.approx(RANK1, abs=0.02)
-    main(["show", str(out), "pairs", "curves", "--out", str(tmp_path / "pictures"), "--formats", "png"])
+    pictures = ["--out", str(tmp_path / "pictures"), "--formats", "png", "--images", "1"]
+    main(["show", str(out), "pairs", "curves", *pictures])
     assert {path.stem for path in (tmp_path / "pictures").glob("*.png")} >= {"pairs", "curves"}

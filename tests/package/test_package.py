@@ -114,8 +114,8 @@ def test_its_own_feature_is_what_every_command_sees(run):
     assert lines["kNN", None]["value"] == pytest.approx(expected)
     assert lines["rank-1", None]["value"] == pytest.approx(retrieve(test, labels[1]).rank1.double().mean().item())
     assert lines["rank-1", None]["weights"] == open_embedder(run).identity
-    main(["show", str(run), "neighbours", "map", "spread", "--out", str(run / "drawn"), "--formats", "png"])
-    assert len(list((run / "drawn").glob("*.png"))) == 3
+    main(["show", str(run), "neighbours", "spread", "--out", str(run / "drawn"), "--formats", "png"])
+    assert len(list((run / "drawn").glob("*.png"))) == 2
 
 
 def test_the_embedder_is_complete_and_holds_no_more_than_it_needs(run):

@@ -14,8 +14,8 @@ from wingbar import Batch, Encoder, GradCam, Output, SynthPairs, build_encoder, 
 from wingbar.data.batches import Batches
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.views import moco, plain
-from wingbar.heads import mlp
-from wingbar.losses import blind_loss, geometry, nt_xent
+from wingbar.methods.losses import blind_loss, geometry, nt_xent
+from wingbar.models.heads import mlp
 from wingbar.train.loop import After
 from wingbar.train.optim import Rule, build_optimizers
 from wingbar.types import ParamGroup

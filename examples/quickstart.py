@@ -8,7 +8,7 @@ from wingbar import GradCam, Lookalike, LowVariance, MoCo, Output, SynthPairs, b
 from wingbar.data.batches import Batches
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.views import moco, plain
-from wingbar.schedules import cosine
+from wingbar.methods.schedules import cosine
 from wingbar.train.optim import Rule, build_optimizers
 
 store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)

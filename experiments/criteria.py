@@ -27,21 +27,21 @@ import tyro
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from wingbar.configfile import from_json
-from wingbar.criteria import GradCam, LowVariance, ascent, descent, magnitude, own_term
+from wingbar.config.configfile import from_json
+from wingbar.config.settings import Config, changed
 from wingbar.data.batches import Batches
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.exam.splits import open_split
-from wingbar.images import find_source
-from wingbar.losses import unit_length
-from wingbar.machine import choose_device
+from wingbar.evaluate.splits import open_split
 from wingbar.methods import METHODS
+from wingbar.methods.criteria import GradCam, LowVariance, ascent, descent, magnitude, own_term
+from wingbar.methods.losses import unit_length
+from wingbar.methods.perturb import by_rank, minmax
 from wingbar.methods.synth import student_view
-from wingbar.perturb import by_rank, minmax
-from wingbar.saved import load_method
-from wingbar.settings import Config, changed
-from wingbar.stages import build_views, plain_images
+from wingbar.train.images import find_source
+from wingbar.train.machine import choose_device
+from wingbar.train.saved import load_method
+from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Probe
 
 BEST = 0.1  # of the dimensions: those that say most

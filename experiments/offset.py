@@ -19,16 +19,16 @@ import tyro
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from wingbar.config.settings import Config, changed
 from wingbar.data import views
 from wingbar.data.store import Store
-from wingbar.encoder import Encoder
-from wingbar.evaluate.features import Prepare, embed_images
-from wingbar.evaluate.linear import linear_places
-from wingbar.evaluate.paper import linear_paper
-from wingbar.images import find_source, open_source
-from wingbar.machine import choose_autocast, choose_device
-from wingbar.settings import Config, changed
-from wingbar.weights import encoder_with_weights
+from wingbar.metrics.features import Prepare, embed_images
+from wingbar.metrics.linear import linear_places
+from wingbar.metrics.paper import linear_paper
+from wingbar.models.encoder import Encoder
+from wingbar.models.weights import encoder_with_weights
+from wingbar.train.images import find_source, open_source
+from wingbar.train.machine import choose_autocast, choose_device
 
 
 @dataclass(frozen=True)

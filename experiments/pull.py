@@ -23,13 +23,13 @@ import tyro
 from torch import Tensor
 from torch.nn import functional
 
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, parsed
 from wingbar.data.store import Store
-from wingbar.images import find_source, open_source
-from wingbar.machine import choose_autocast, choose_device
-from wingbar.recipes import recipe_named
-from wingbar.settings import Config, changed, parsed
-from wingbar.stages import Stage, build_method, build_stages
+from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.stages import Stage, build_method, build_stages
 
 FILLING = 2  # batches until low variance has enough features to judge by
 

@@ -22,20 +22,20 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from wingbar.bench.data import torchvision_views
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting
 from wingbar.data.readers import read
-from wingbar.evaluate.features import embed_store
-from wingbar.evaluate.knn import knn_correct
-from wingbar.evaluate.linear import linear_probe
-from wingbar.evaluate.retrieval import retrieve
-from wingbar.images import find_source, open_source
-from wingbar.machine import choose_autocast, choose_device, release_parts
-from wingbar.recipes import recipe_named
-from wingbar.runs import run
-from wingbar.schedules import cosine
-from wingbar.settings import Config, changed, fitting
-from wingbar.stages import build_method, build_optimizers, plain_images, prepare
+from wingbar.methods.schedules import cosine
+from wingbar.metrics.features import embed_store
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.linear import linear_probe
+from wingbar.metrics.retrieval import retrieve
+from wingbar.reproduce.bench.data import torchvision_views
+from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device, release_parts
+from wingbar.train.runs import run
+from wingbar.train.stages import build_method, build_optimizers, plain_images, prepare
 from wingbar.types import Batch
 
 

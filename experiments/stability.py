@@ -30,28 +30,28 @@ import tyro
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from wingbar import criteria, perturb
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.data.batches import fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
-from wingbar.encoder import Encoder, evaluation_mode, frozen_statistics
 from wingbar.errors import UserError
-from wingbar.evaluate.collapse import geometry
-from wingbar.evaluate.features import embed_images
-from wingbar.evaluate.retrieval import retrieve
 from wingbar.files import Line, append, read_lines
-from wingbar.heads import mlp
-from wingbar.images import find_source, open_source
-from wingbar.losses import centred, full_precision, unit_length, widened
-from wingbar.machine import choose_autocast, choose_device
+from wingbar.methods import criteria, perturb
+from wingbar.methods.losses import centred, full_precision, unit_length, widened
 from wingbar.methods.synth import student_view
-from wingbar.recipes import recipe_named
-from wingbar.settings import Config, changed, fitting, parsed
-from wingbar.stages import Stage, build_method, build_optimizers, build_stages, plain_images
+from wingbar.metrics.collapse import geometry
+from wingbar.metrics.features import embed_images
+from wingbar.metrics.retrieval import retrieve
+from wingbar.models.encoder import Encoder, evaluation_mode, frozen_statistics
+from wingbar.models.heads import mlp
+from wingbar.models.weights import weights_hash
+from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.optim import Optimizers
+from wingbar.train.stages import Stage, build_method, build_optimizers, build_stages, plain_images
 from wingbar.types import Batch, Output, ParamGroup, Probe
-from wingbar.weights import weights_hash
 
 ARMS = ("moco", "third", "feature", "feature-uniform")
 BEST = "best"  # the best two remedies of an arm, together

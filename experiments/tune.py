@@ -23,19 +23,19 @@ from typing import Annotated, Any
 
 import tyro
 
+from wingbar.config.oldnames import recorded, today
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting, named, parsed
 from wingbar.errors import Collapsed, NonFiniteLoss, UserError
-from wingbar.exam import Evaluate, examine
-from wingbar.exam.options import Data
-from wingbar.exam.splits import split_digest
+from wingbar.evaluate import Evaluate, examine
+from wingbar.evaluate.options import Data
+from wingbar.evaluate.splits import split_digest
 from wingbar.files import read_lines
-from wingbar.images import find_source
-from wingbar.oldnames import recorded, today
-from wingbar.recipes import recipe_named
 from wingbar.reproduce.numerics import NUMERICS
 from wingbar.reproduce.results import append
-from wingbar.runs import run
-from wingbar.settings import Config, changed, fitting, named, parsed
-from wingbar.shelf import DecoderShelf
+from wingbar.train.images import find_source
+from wingbar.train.runs import run
+from wingbar.train.shelf import DecoderShelf
 
 FROZEN = "frozen"  # stands for a recipe in plans: the initialisation
 SCORES = ("kNN", "rank-1", "mAP", "linear")

@@ -21,13 +21,14 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from wingbar import RECIPES, config, load_encoder
+from wingbar import RECIPES, load_encoder
 from wingbar.cli import main
-from wingbar.decoder import DECODERS
-from wingbar.entry import TINY
+from wingbar.config import sections as config
+from wingbar.config.entry import TINY
+from wingbar.config.limits import FOREVER, LIMITS
 from wingbar.errors import UserError
-from wingbar.limits import FOREVER, LIMITS
 from wingbar.methods import METHODS
+from wingbar.models.decoder import DECODERS
 
 SMALL = [
     *("--data.images", "24", "--data.batch", "8", "--data.size", "32", "--data.stored", "32"),

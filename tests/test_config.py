@@ -9,12 +9,12 @@ import math
 
 import pytest
 
-from wingbar import config as config_module
-from wingbar.configfile import from_json, to_json
+from wingbar.config import sections as config_module
+from wingbar.config.configfile import from_json, to_json
+from wingbar.config.recipes import RECIPES
+from wingbar.config.settings import Config, changed, fitting, named
 from wingbar.errors import UserError
 from wingbar.methods import METHODS
-from wingbar.recipes import RECIPES
-from wingbar.settings import Config, changed, fitting, named
 
 EXTREMES = [
     {},

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from wingbar import criteria
-from wingbar.criteria import (
+from wingbar.methods import criteria
+from wingbar.methods.criteria import (
     GradCam,
     LowVariance,
     Uniform,
@@ -27,8 +27,8 @@ from wingbar.criteria import (
     row_std_minmax,
     whole_batch,
 )
-from wingbar.heads import mlp
-from wingbar.perturb import minmax
+from wingbar.methods.perturb import minmax
+from wingbar.models.heads import mlp
 from wingbar.types import Probe
 
 DIM, ROWS = 8, 5

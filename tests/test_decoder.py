@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torchvision.transforms.functional import normalize
 
-from wingbar.decoder import (
+from wingbar.errors import UserError
+from wingbar.models.decoder import (
     DECODERS,
     MirrorDecoder,
     at_size_of,
@@ -17,7 +18,6 @@ from wingbar.decoder import (
     tiny_decoder,
     unit_pixels,
 )
-from wingbar.errors import UserError
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

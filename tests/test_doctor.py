@@ -19,14 +19,14 @@ from wingbar import build_encoder, load_encoder, save_encoder
 from wingbar.cli import main
 from wingbar.data.store import decode
 from wingbar.data.views import plain
-from wingbar.doctor.check import check
-from wingbar.doctor.report import LISTED, RELATIONS, Report, to_json
-from wingbar.doctor.verdicts import judge
 from wingbar.errors import UserError
-from wingbar.show import style
-from wingbar.show.sheet import shortened
-from wingbar.show.twins import Match, contact_sheet
-from wingbar.weights import image_size
+from wingbar.evaluate.doctor.check import check
+from wingbar.evaluate.doctor.report import LISTED, RELATIONS, Report, to_json
+from wingbar.evaluate.doctor.verdicts import judge
+from wingbar.models.weights import image_size
+from wingbar.show.figures import style
+from wingbar.show.figures.sheet import shortened
+from wingbar.show.figures.twins import Match, contact_sheet
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torchvision import models
 
-from wingbar.encoder import (
+from wingbar.errors import UserError
+from wingbar.models.encoder import (
     Encoder,
     check_size,
     evaluation_mode,
@@ -23,8 +24,7 @@ from wingbar.encoder import (
     frozen_statistics,
     zero_init_residuals,
 )
-from wingbar.errors import UserError
-from wingbar.trunks import build_encoder
+from wingbar.models.trunks import build_encoder
 
 # name: (attribute that is torchvision's classifier, width of the vector, does the vector equal the map's mean)
 TORCHVISION = {

@@ -13,9 +13,9 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 from wingbar.data.census import examine
-from wingbar.doctor import Report, check
-from wingbar.doctor import evidence as tiles
-from wingbar.doctor.report import Settings
+from wingbar.evaluate.doctor import Report, check
+from wingbar.evaluate.doctor import evidence as tiles
+from wingbar.evaluate.doctor.report import Settings
 
 # --- traffic signs ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def test_of_too_many_pairs_only_the_most_alike_are_compared(tmp_path, monkeypatc
         image.save(tmp_path / f"birds/train/owl/{number}.jpg", quality=quality)
     everything = check(tmp_path / "birds", name="folder", quiet=True)
     assert [pair.kind for pair in everything.pairs] == ["near"] * 6
-    monkeypatch.setattr(import_module("wingbar.doctor.check"), "Settings", partial(Settings, compared=2))
+    monkeypatch.setattr(import_module("wingbar.evaluate.doctor.check"), "Settings", partial(Settings, compared=2))
     report = check(tmp_path / "birds", name="folder", quiet=True)
     closest = sorted(everything.pairs, key=lambda pair: -pair.correlation)[:2]
     assert {pair[:2] for pair in report.pairs if pair.kind == "near"} == {pair[:2] for pair in closest}

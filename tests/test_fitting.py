@@ -7,12 +7,12 @@ import torch
 
 import wingbar
 from wingbar.cli import main
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import fitting
 from wingbar.errors import UserError
 from wingbar.methods.moco import MoCo
 from wingbar.methods.rebuild import Rebuild
 from wingbar.methods.synth import SynthPairs
-from wingbar.recipes import recipe_named
-from wingbar.settings import fitting
 
 SMALL = {
     "data.root": "lookalike",

@@ -4,15 +4,15 @@ import pytest
 import torch
 from PIL import Image
 
+from wingbar.config.settings import Config, changed
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
 from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, place
 from wingbar.data.store import Files, Store, find_images
-from wingbar.machine import choose_autocast
-from wingbar.settings import Config, changed
-from wingbar.stages import build_method, build_stages
 from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast
+from wingbar.train.stages import build_method, build_stages
 
 pytestmark = [
     pytest.mark.gpu,

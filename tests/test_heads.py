@@ -8,8 +8,8 @@ from lightly.models.modules import MoCoProjectionHead, SimSiamPredictionHead, Si
 from torch import nn
 from torch.testing import assert_close
 
-from wingbar import heads
-from wingbar.heads import mlp
+from wingbar.models import heads
+from wingbar.models.heads import mlp
 
 
 def test_the_examples_run():

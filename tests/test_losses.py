@@ -11,8 +11,8 @@ from lightly.loss import NegativeCosineSimilarity, NTXentLoss
 from torch import Tensor
 from torch.testing import assert_close
 
-from wingbar import losses
-from wingbar.losses import (
+from wingbar.methods import losses
+from wingbar.methods.losses import (
     alignment,
     as_is,
     blind_loss,

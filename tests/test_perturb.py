@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from wingbar import perturb
-from wingbar.perturb import Noise, by_rank, minmax, noise_std, noise_std_from_variance, relative
+from wingbar.methods import perturb
+from wingbar.methods.perturb import Noise, by_rank, minmax, noise_std, noise_std_from_variance, relative
 
 ROWS = 20_000
 TOLERANCE = 5 / math.sqrt(2 * ROWS)  # five standard errors of an empirical standard deviation, relative

@@ -12,18 +12,19 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
-from wingbar import RECIPES, Config, build_encoder, changed, trunks
+from wingbar import RECIPES, Config, build_encoder, changed
 from wingbar.cli import _config_file, main
+from wingbar.config.form import parse_settings
+from wingbar.config.limits import check_limits
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import fitting
+from wingbar.config.words import parse
 from wingbar.data.datasets import lookalike_store
-from wingbar.exam.options import Evaluate
-from wingbar.form import parse_settings
-from wingbar.gallery.options import Show
-from wingbar.limits import check_limits
-from wingbar.recipes import recipe_named
-from wingbar.report.options import AskedReport
+from wingbar.evaluate.options import Evaluate
+from wingbar.models import trunks
 from wingbar.reproduce.options import Reproduce
-from wingbar.settings import fitting
-from wingbar.words import parse
+from wingbar.show.options import Show
+from wingbar.show.report.options import AskedReport
 
 ROOT = Path(__file__).parents[1]
 # What the paper trains for minutes on a GPU, in seconds.

@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from wingbar import RECIPES, changed, load_encoder, run
-from wingbar.configfile import from_json, to_json
-from wingbar.settings import fitting
+from wingbar.config.configfile import from_json, to_json
+from wingbar.config.settings import fitting
 
 SMALL = {
     "data.size": 32,

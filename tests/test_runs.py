@@ -13,9 +13,9 @@ from PIL import Image
 from torch.testing import assert_close
 
 import wingbar
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed, fitting
 from wingbar.errors import UserError
-from wingbar.recipes import recipe_named
-from wingbar.settings import changed, fitting
 from wingbar.train import progress
 
 SMALL = {

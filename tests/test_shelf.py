@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from wingbar import fitting, runs
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed
+from wingbar.config.settings import fitting as fitting_settings
 from wingbar.methods.rebuild import Rebuild
-from wingbar.recipes import recipe_named
-from wingbar.settings import changed
-from wingbar.settings import fitting as fitting_settings
-from wingbar.shelf import DecoderShelf
-from wingbar.stages import build_method
+from wingbar.train import fitting, runs
+from wingbar.train.shelf import DecoderShelf
+from wingbar.train.stages import build_method
 
 SMALL = {
     **{"data.root": "lookalike", "data.size": 32, "data.stored": 32, "data.batch": 8, "data.images": 24},

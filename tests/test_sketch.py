@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from wingbar import run, runs, sketch
+from wingbar import run
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed, fitting
 from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Interrupted
-from wingbar.evaluate.pairs import to_bytes
-from wingbar.recipes import recipe_named
-from wingbar.settings import changed, fitting
-from wingbar.sketch import Sketches, build_sketches
-from wingbar.stages import build_method, build_stages
-from wingbar.train import checkpoint
+from wingbar.metrics.pairs import to_bytes
+from wingbar.train import checkpoint, runs, sketch
+from wingbar.train.sketch import Sketches, build_sketches
+from wingbar.train.stages import build_method, build_stages
 
 TINY = {
     "data.size": 32, "data.stored": 40, "data.batch": 8, "data.images": 24, "data.classes": 4, "method.queue": 20,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wingbar.evaluate.knn import knn_correct
-from wingbar.runs import run
-from wingbar.settings import changed
+from wingbar.config.settings import changed
+from wingbar.metrics.knn import knn_correct
+from wingbar.train.runs import run
 
 SMALL = ("data.size=32", "data.stored=40", "data.batch=16", "data.images=64", "method.queue=32", "pairs.bank=32")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from wingbar.config.settings import Config, changed, fitting
 from wingbar.data.store import Store
-from wingbar.settings import Config, changed, fitting
-from wingbar.stages import build_method, build_optimizers, build_stages, build_views
 from wingbar.train.loop import train
+from wingbar.train.stages import build_method, build_optimizers, build_stages, build_views
 from wingbar.types import Probe
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import wingbar
-from wingbar import configfile, recipes, settings
+from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = ("try", "recipes", "train", "resume", "evaluate", "show", "report", "reproduce", "bench", "cache", "data")
@@ -189,8 +189,11 @@ def test_ctrl_c_while_a_library_is_imported_is_no_traceback(library, start, tmp_
 
 def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
-    modules = "runs, story, exam.sitting, gallery.drawing, report.writing, reproduce.session, doctor.check, bench.step"
-    imports = ", ".join(f"wingbar.{name}" for name in modules.split(", "))
+    modules = (
+        *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
+        *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
+    )
+    imports = ", ".join(f"wingbar.{name}" for name in modules)
     script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"
     env = without(tmp_path, "timm", "torchvision", "matplotlib", "scipy")
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
@@ -200,7 +203,7 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
 # --- names that are imported when they are asked for -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["wingbar", "wingbar.exam", "wingbar.doctor"])
+@pytest.mark.parametrize("package", ["wingbar", "wingbar.evaluate", "wingbar.evaluate.doctor"])
 def test_every_name_is_found_in_its_home(package):
     module = import_module(package)
     assert set(module.__all__) <= set(dir(module)) and "TYPE_CHECKING" not in module.__all__

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from wingbar import state
 from wingbar.errors import UserError
-from wingbar.schedules import keeping
-from wingbar.state import Average, Ring
+from wingbar.methods import state
+from wingbar.methods.schedules import keeping
+from wingbar.methods.state import Average, Ring
 
 
 def numbered(start: int, count: int) -> Tensor:

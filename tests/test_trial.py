@@ -6,10 +6,10 @@ from contextlib import nullcontext
 import pytest
 from PIL import Image
 
-from wingbar import runs
 from wingbar.errors import Interrupted, UserError
-from wingbar.story import tell_story
-from wingbar.trial import Try
+from wingbar.reproduce.story import tell_story
+from wingbar.reproduce.trial import Try
+from wingbar.train import runs
 
 SMALL = {"epochs": 1, "images": 64, "classes": 2}
 
@@ -23,7 +23,7 @@ def whole(tmp_path_factory):
 
 def test_story_scores_three_encoders_and_leaves_pictures(whole):
     out, results = whole
-    assert list(results["scores"]) == ["untrained", "MoCo v2", "MoCo v2 + pairs"]
+    assert list(results["scores"]) == ["untrained", "untrained, half-white", "MoCo v2", "MoCo v2 + pairs"]
     for metrics in results["scores"].values():
         assert list(metrics) == ["kNN", "linear", "rank-1", "mAP"]
         assert all(0 <= metric["low"] <= metric["value"] <= metric["high"] <= 1 for metric in metrics.values())

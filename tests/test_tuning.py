@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from wingbar import recipes
+from wingbar.config import recipes
+from wingbar.config.limits import check_limits
+from wingbar.config.oldnames import today
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed
 from wingbar.errors import Collapsed, NonFiniteLoss, UserError
-from wingbar.limits import check_limits
-from wingbar.oldnames import today
-from wingbar.recipes import recipe_named
-from wingbar.settings import changed
 
 PLANS = sorted((Path(__file__).parents[1] / "experiments" / "tuning").glob("*.json"))
 

@@ -11,21 +11,21 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
-from wingbar import cli, machine, resume, run, runs
+from wingbar import cli, resume, run
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed
 from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Collapsed, Interrupted
-from wingbar.evaluate.diagnosis import diagnose, read_record, signs_of
-from wingbar.evaluate.features import embed_store
-from wingbar.evaluate.knn import knn_correct
-from wingbar.evaluate.linear import linear_probe
-from wingbar.evaluate.verdicts import judge
-from wingbar.losses import negative_cosine
-from wingbar.recipes import recipe_named
-from wingbar.settings import changed
-from wingbar.stages import build_method, plain_images
-from wingbar.train import checkpoint
-from wingbar.trunks import build_encoder
-from wingbar.watch import CollapseAlarm, build_looks
+from wingbar.methods.losses import negative_cosine
+from wingbar.metrics.diagnosis import diagnose, read_record, signs_of
+from wingbar.metrics.features import embed_store
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.linear import linear_probe
+from wingbar.metrics.verdicts import judge
+from wingbar.models.trunks import build_encoder
+from wingbar.train import checkpoint, machine, runs
+from wingbar.train.stages import build_method, plain_images
+from wingbar.train.watch import CollapseAlarm, build_looks
 
 SMALL = {"data.size": 32, "data.stored": 40, "run.tensorboard": False, "run.device": "cpu"}
 SIMSIAM = {

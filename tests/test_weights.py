@@ -21,13 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torchvision import models
 
-from wingbar import changed, run, trunks
-from wingbar.encoder import Encoder
+from wingbar import changed, run
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import fitting
 from wingbar.errors import UserError
-from wingbar.recipes import recipe_named
-from wingbar.settings import fitting
-from wingbar.trunks import build_encoder
-from wingbar.weights import encoder_with_weights, load_encoder, save_encoder
+from wingbar.models import trunks
+from wingbar.models.encoder import Encoder
+from wingbar.models.trunks import build_encoder
+from wingbar.models.weights import encoder_with_weights, load_encoder, save_encoder
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "weights" / "resnet50_imagenet1k.safetensors"
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from wingbar.recipes import recipe_named
-from wingbar.runs import run
-from wingbar.settings import changed, fitting
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed, fitting
+from wingbar.train.runs import run
 
 SMALL = {"data.images": 48, "data.size": 32, "data.stored": 40, "data.batch": 16, "pairs.bank": 32, "run.epochs": 1}
 

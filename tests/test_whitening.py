@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from torch.testing import assert_close
 
 from wingbar.errors import UserError
-from wingbar.whitening import HALF, fit_whitening, whiten
+from wingbar.models.whitening import HALF, fit_whitening, whiten
 
 
 def drawn(count: int, dim: int, seed: int = 0) -> torch.Tensor:

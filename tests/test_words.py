@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import load_file
 
 from wingbar.cli import main
-from wingbar.configfile import from_json, to_json
-from wingbar.settings import Config, named
+from wingbar.config.configfile import from_json, to_json
+from wingbar.config.settings import Config, named
 
 SMALL = {
     "data": {"images": 16, "batch": 8, "size": 32, "stored": 32},
@@ -124,7 +124,7 @@ def test_an_old_word_is_answered_with_the_new_one(typed, answer, refused):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_answer_is_a_word_of_its_command(command, options):
-    from wingbar import words
+    from wingbar.config import words
 
     answers, found = words._OLD[" ".join(command)], options(command)
     assert {f"--{new}" for new in answers.values()} <= found

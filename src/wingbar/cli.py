@@ -19,25 +19,25 @@ from typing import Annotated, NoReturn
 import tyro
 from rich.table import Table
 
-from wingbar.bench.command import bench
-from wingbar.configfile import read_config
+from wingbar.config.configfile import read_config
+from wingbar.config.form import parse_settings
+from wingbar.config.recipes import RECIPES, START_HERE, recipe_named
+from wingbar.config.settings import Config
+from wingbar.config.words import parse
 from wingbar.data.cachecommand import cache
-from wingbar.doctor.command import data
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
-from wingbar.exam.command import evaluate
+from wingbar.evaluate.command import evaluate
+from wingbar.evaluate.doctor.command import data
 from wingbar.files import NotWritten
-from wingbar.form import parse_settings
-from wingbar.gallery.command import show
 from wingbar.process import keep_memory, refuse_several, share_cores
-from wingbar.recipes import RECIPES, START_HERE, recipe_named
-from wingbar.report.command import report
+from wingbar.reproduce.bench.command import bench
 from wingbar.reproduce.command import reproduce
-from wingbar.runfolder import checked, continued, recipe_of
-from wingbar.settings import Config
+from wingbar.reproduce.trial import Try, check
+from wingbar.show.command import show
+from wingbar.show.report.command import report
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
-from wingbar.trial import Try, check
-from wingbar.words import parse
+from wingbar.train.runfolder import checked, continued, recipe_of
 
 __all__ = ["main"]
 
@@ -47,7 +47,7 @@ def _try(arguments: Sequence[str]) -> None:
     story = parse(Try, "try", arguments)
     check(story)
     with working("starting"):
-        from wingbar.story import tell_story
+        from wingbar.reproduce.story import tell_story
 
     try:
         tell_story(story)
@@ -114,7 +114,7 @@ def _run(config: Config, recipe: str) -> None:
     """Train to the end, or until somebody stops it."""
     config = checked(config)
     with working("starting"):
-        from wingbar.runs import run
+        from wingbar.train.runs import run
 
     try:
         out = run(config, recipe=recipe).out

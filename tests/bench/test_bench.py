@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from wingbar.bench import clock
-from wingbar.bench.command import bench
-from wingbar.bench.data import bench_data, torchvision_views
-from wingbar.bench.literal import Pseudocode
-from wingbar.bench.options import CASES, Data, Step, Train
-from wingbar.bench.step import bench_step
-from wingbar.bench.table import Row, bars, write_results
-from wingbar.bench.train import bench_train
-from wingbar.config import Data as Settings
+from wingbar.config.sections import Data as Settings
+from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.settings import Config, changed
-from wingbar.stages import build_method
+from wingbar.reproduce.bench import clock
+from wingbar.reproduce.bench.command import bench
+from wingbar.reproduce.bench.data import bench_data, torchvision_views
+from wingbar.reproduce.bench.literal import Pseudocode
+from wingbar.reproduce.bench.options import CASES, Data, Step, Train
+from wingbar.reproduce.bench.step import bench_step
+from wingbar.reproduce.bench.table import Row, bars, write_results
+from wingbar.reproduce.bench.train import bench_train
+from wingbar.train.stages import build_method
 from wingbar.types import Batch
 
 SMALL = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from contents_for_reports import HOSTILE, some_report
 
-from wingbar.report.charts import panel_json
-from wingbar.report.page import make_page
+from wingbar.show.report.charts import panel_json
+from wingbar.show.report.page import make_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install -e ".[browser]"')
 

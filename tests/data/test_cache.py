@@ -25,7 +25,7 @@ from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images
 from wingbar.data.upkeep import clear, entries
 from wingbar.errors import UserError
-from wingbar.exam.kept import kept
+from wingbar.evaluate.kept import kept
 
 SIDE = 16
 

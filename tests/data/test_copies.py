@@ -33,8 +33,8 @@ from wingbar.data import signs
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
 from wingbar.data.readers import read
-from wingbar.doctor import check
 from wingbar.errors import UserError
+from wingbar.evaluate.doctor import check
 
 SPLITS = ("train", "test")
 

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 import wingbar
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import fitting
 from wingbar.data import placement
 from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
@@ -21,8 +23,7 @@ from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, choose_placement, place
 from wingbar.data.store import Files, Store, decode, find_images
 from wingbar.errors import UserError
-from wingbar.recipes import recipe_named
-from wingbar.settings import fitting
+from wingbar.train.progress import Bar
 
 CPU = torch.device("cpu")
 SIDE = 20
@@ -260,7 +261,7 @@ def test_a_run_goes_on_elsewhere(reference, photos, tmp_path, monkeypatch):
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr("wingbar.runs.Bar.tell", lambda bar, line: stop(line))
+        patch.setattr(Bar, "tell", lambda bar, line: stop(line))
         with pytest.raises(Stop):
             wingbar.fit(photos, out=tmp_path / "run", settings={**SMALL, "run.save_minutes": 0})
     other = {"data.placement": "streamed", "data.cache": False, "data.workers": 1, "data.strict": True}

@@ -17,14 +17,14 @@ import torchvision.datasets as tv
 from PIL import Image
 from scipy.io import savemat
 
+from wingbar.config.settings import Config, changed
 from wingbar.data import layouts, readers, signs
 from wingbar.data.guess import guess
 from wingbar.data.listing import Listing, allot, draw, hold_out
 from wingbar.data.readers import DATASETS, read
 from wingbar.data.store import decode
 from wingbar.errors import UserError
-from wingbar.images import find_source
-from wingbar.settings import Config, changed
+from wingbar.train.images import find_source
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cub200"
 SPLITS = ("train", "test")

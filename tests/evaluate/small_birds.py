@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from wingbar.data.lookalike import LOOKS, Drawn, Species, draw_nuisance, render
 from wingbar.data.store import Store
-from wingbar.encoder import Encoder
-from wingbar.evaluate.finetune import Finetuned, Tuning, finetune
+from wingbar.metrics.finetune import Finetuned, Tuning, finetune
+from wingbar.models.encoder import Encoder
 from wingbar.types import Encoded
 
 SIZE = 96  # the map has 12 × 12 places

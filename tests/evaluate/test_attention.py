@@ -15,10 +15,10 @@ from wingbar.data import geometry, views
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Drawn
 from wingbar.data.store import Store
-from wingbar.encoder import Encoder
 from wingbar.errors import UserError
-from wingbar.evaluate.attention import Attention, Focus, attention_maps, energy, peak, score_attention, share
-from wingbar.evaluate.regions import Region, box_cover, disc_cover, drawn_regions, grown, listed_regions
+from wingbar.metrics.attention import Attention, Focus, attention_maps, energy, peak, score_attention, share
+from wingbar.metrics.regions import Region, box_cover, disc_cover, drawn_regions, grown, listed_regions
+from wingbar.models.encoder import Encoder
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from wingbar.errors import UserError
-from wingbar.evaluate.batchnorm import copy_statistics, recalibrate
-from wingbar.trunks import build_encoder
+from wingbar.metrics.batchnorm import copy_statistics, recalibrate
+from wingbar.models.trunks import build_encoder
 
 
 def network() -> nn.Sequential:

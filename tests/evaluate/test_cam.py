@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, layer_norm
 from torch.testing import assert_close
 
-from wingbar.encoder import Encoder
 from wingbar.errors import UserError
-from wingbar.evaluate.cam import distinctness, grad_cam, likeness, nearest
-from wingbar.heads import mlp
-from wingbar.losses import nt_xent_terms
-from wingbar.trunks import build_encoder
+from wingbar.methods.losses import nt_xent_terms
+from wingbar.metrics.cam import distinctness, grad_cam, likeness, nearest
+from wingbar.models.encoder import Encoder
+from wingbar.models.heads import mlp
+from wingbar.models.trunks import build_encoder
 from wingbar.types import Encoded
 
 SWIN = "timm/swin_tiny_patch4_window7_224"  # channels last

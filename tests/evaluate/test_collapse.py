@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from wingbar.configfile import to_json
+from wingbar.config.configfile import to_json
+from wingbar.config.settings import Config, changed
 from wingbar.data.batches import Batches
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.evaluate.collapse import Geometry, effective_rank, geometry, learnt, self_negatives, spread
-from wingbar.evaluate.diagnosis import Record, diagnose, facts, read_record, signs_of
-from wingbar.evaluate.verdicts import Signs, judge
-from wingbar.settings import Config, changed
-from wingbar.state import Ring
+from wingbar.methods.state import Ring
+from wingbar.metrics.collapse import Geometry, effective_rank, geometry, learnt, self_negatives, spread
+from wingbar.metrics.diagnosis import Record, diagnose, facts, read_record, signs_of
+from wingbar.metrics.verdicts import Signs, judge
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

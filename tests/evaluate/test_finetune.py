@@ -14,11 +14,11 @@ from wingbar.data import views
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
 from wingbar.data.subset import Subset, take
-from wingbar.encoder import Encoder
 from wingbar.errors import UserError
-from wingbar.evaluate.finetune import Finetuned, Supervised, Tuning, choose_rate, finetune, stepped
-from wingbar.evaluate.intervals import wilson
-from wingbar.evaluate.linear import linear_probe
+from wingbar.metrics.finetune import Finetuned, Supervised, Tuning, choose_rate, finetune, stepped
+from wingbar.metrics.intervals import wilson
+from wingbar.metrics.linear import linear_probe
+from wingbar.models.encoder import Encoder
 from wingbar.types import Method
 
 QUICK = Tuning(lr=0.1, epochs=3, batch=8, size=16)

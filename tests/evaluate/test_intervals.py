@@ -9,8 +9,8 @@ from jaxtyping import config
 from scipy.stats import binomtest, norm, sem, t
 
 from wingbar.errors import UserError
-from wingbar.evaluate import intervals
-from wingbar.evaluate.intervals import Interval, bootstrap, mcnemar, over_repeats, paired_bootstrap, student, wilson
+from wingbar.metrics import intervals
+from wingbar.metrics.intervals import Interval, bootstrap, mcnemar, over_repeats, paired_bootstrap, student, wilson
 
 
 def outcomes(successes: int, n: int) -> torch.Tensor:

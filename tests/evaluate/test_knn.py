@@ -10,8 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.evaluate import knn
-from wingbar.evaluate.knn import cosines, knn_correct, knn_places, rows_at_once
+from wingbar.metrics import knn
+from wingbar.metrics.knn import cosines, knn_correct, knn_places, rows_at_once
 
 
 def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wingbar.errors import UserError
-from wingbar.evaluate.labels import show_fraction, show_shots
+from wingbar.metrics.labels import show_fraction, show_shots
 
 COUNTS = {3: 30, 5: 7, 9: 1, 11: 100}
 LABELS = torch.tensor([label for label, count in COUNTS.items() for _ in range(count)])[

@@ -12,10 +12,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.evaluate import linear
-from wingbar.evaluate.intervals import wilson
-from wingbar.evaluate.labels import show_fraction
-from wingbar.evaluate.linear import Linear, fit, linear_places, linear_probe, objective, stratified_fifth
+from wingbar.metrics import linear
+from wingbar.metrics.intervals import wilson
+from wingbar.metrics.labels import show_fraction
+from wingbar.metrics.linear import Linear, fit, linear_places, linear_probe, objective, stratified_fifth
 
 
 def clusters(n: int, seed: int, *, classes: int = 6, dim: int = 20, noise: float = 2.0) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wingbar.evaluate.minimise import minimise
+from wingbar.metrics.minimise import minimise
 
 
 def quadratics(curvature: torch.Tensor, middle: torch.Tensor):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from wingbar.data.views import crops
 from wingbar.errors import UserError
-from wingbar.evaluate import paper
-from wingbar.evaluate.paper import linear_paper, rate
+from wingbar.metrics import paper
+from wingbar.metrics.paper import linear_paper, rate
 
 
 def sample(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,8 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.evaluate import retrieval
-from wingbar.evaluate.retrieval import Gallery, Retrieval, retrieve
+from wingbar.metrics import retrieval
+from wingbar.metrics.retrieval import Gallery, Retrieval, retrieve
 
 
 def random(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -18,17 +18,17 @@ import wingbar
 from wingbar.cli import main
 from wingbar.data import datasets, views
 from wingbar.data.datasets import lookalike_store
-from wingbar.evaluate.batchnorm import recalibrate
-from wingbar.evaluate.features import embed_images
-from wingbar.evaluate.intervals import wilson
-from wingbar.evaluate.knn import knn_correct
-from wingbar.evaluate.linear import linear_probe
-from wingbar.evaluate.retrieval import retrieve
-from wingbar.exam import Evaluate, Subject, examine
-from wingbar.exam.options import Data, Labels, Paper, Retrieval
-from wingbar.exam.subject import prepared
+from wingbar.evaluate import Evaluate, Subject, examine
+from wingbar.evaluate.options import Data, Labels, Paper, Retrieval
+from wingbar.evaluate.subject import prepared
+from wingbar.metrics.batchnorm import recalibrate
+from wingbar.metrics.features import embed_images
+from wingbar.metrics.intervals import wilson
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.linear import linear_probe
+from wingbar.metrics.retrieval import retrieve
+from wingbar.models.weights import encoder_with_weights, load_encoder, save_encoder, weights_hash
 from wingbar.types import MEAN, STD
-from wingbar.weights import encoder_with_weights, load_encoder, save_encoder, weights_hash
 
 SETTINGS = {
     "data.images": 48, "data.batch": 8, "data.size": 32, "data.stored": 40, "data.classes": 4, "run.epochs": 1,

@@ -15,16 +15,16 @@ from wingbar.data.datasets import look_alikes, lookalike_store
 from wingbar.data.geometry import centre_boxes
 from wingbar.data.lookalike import draw
 from wingbar.errors import UserError
-from wingbar.evaluate.attention import score_attention
-from wingbar.evaluate.diagnosis import diagnose, read_record
-from wingbar.evaluate.features import embed_images
-from wingbar.evaluate.finetune import Tuning, finetune
-from wingbar.evaluate.regions import drawn_regions
-from wingbar.exam import Evaluate, examine
-from wingbar.exam.options import ON_REQUEST, PROTOCOL_NAMES, Data, Finetune, Labels, Paper
-from wingbar.exam.protocols import PROTOCOLS
-from wingbar.exam.wanted import chosen
-from wingbar.weights import load_encoder
+from wingbar.evaluate import Evaluate, examine
+from wingbar.evaluate.options import ON_REQUEST, PROTOCOL_NAMES, Data, Finetune, Labels, Paper
+from wingbar.evaluate.protocols import PROTOCOLS
+from wingbar.evaluate.wanted import chosen
+from wingbar.metrics.attention import score_attention
+from wingbar.metrics.diagnosis import diagnose, read_record
+from wingbar.metrics.features import embed_images
+from wingbar.metrics.finetune import Tuning, finetune
+from wingbar.metrics.regions import drawn_regions
+from wingbar.models.weights import load_encoder
 
 BIRDS = {"side": 40, "classes": 3, "images": 24, "loud": 0.2}
 SETTINGS = {

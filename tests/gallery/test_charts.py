@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 
 from wingbar import cli, run
-from wingbar.configfile import from_json
+from wingbar.config.configfile import from_json
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import changed
 from wingbar.data import datasets
-from wingbar.gallery.curves import gather_curves
-from wingbar.gallery.spread import bank_measure, gather_spreads
-from wingbar.recipes import recipe_named
-from wingbar.saved import load_method
-from wingbar.settings import changed
+from wingbar.show.curves import gather_curves
+from wingbar.show.spread import bank_measure, gather_spreads
+from wingbar.train.saved import load_method
 from wingbar.types import Probe
 
 SMALL = {

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wingbar.configfile import to_json
+from wingbar.config.configfile import to_json
+from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.gallery import ablations
-from wingbar.gallery.ablations import gather_ablations
-from wingbar.gallery.curves import gather_curves, note_on
-from wingbar.settings import Config, changed
-from wingbar.show.contents import Curve, Panel
-from wingbar.show.curves import draw_curves
-from wingbar.show.panels import Recorded, panels
-from wingbar.show.style import DARK, LIGHT, save
-from wingbar.trunks import build_encoder
-from wingbar.weights import save_encoder, weights_hash
+from wingbar.models.trunks import build_encoder
+from wingbar.models.weights import save_encoder, weights_hash
+from wingbar.show import ablations
+from wingbar.show.ablations import gather_ablations
+from wingbar.show.curves import gather_curves, note_on
+from wingbar.show.figures.contents import Curve, Panel
+from wingbar.show.figures.curves import draw_curves
+from wingbar.show.figures.panels import Recorded, panels
+from wingbar.show.figures.style import DARK, LIGHT, save
 
 
 def lines(losses, *, chance=5.0, start=1):

@@ -15,23 +15,24 @@ from torch.testing import assert_close
 
 import wingbar
 from wingbar.cli import main
-from wingbar.configfile import from_json
+from wingbar.config.configfile import from_json
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting
 from wingbar.data import datasets
-from wingbar.evaluate.retrieval import Retrieval
-from wingbar.exam import Evaluate, examine, inspections
-from wingbar.exam.candidates import find_candidate
-from wingbar.exam.options import Data
-from wingbar.exam.subject import Setting
-from wingbar.exam.wanted import data_of, find_wanted
-from wingbar.gallery.cam import gather_attended
-from wingbar.gallery.drawing import FIGURES
-from wingbar.gallery.neighbours import confusable, gather_ranking
-from wingbar.gallery.options import PICTURES
-from wingbar.gallery.pairs import _batch, gather_pairs
-from wingbar.gallery.visit import Visit, spread_over_classes
-from wingbar.recipes import recipe_named
-from wingbar.saved import load_method
-from wingbar.settings import Config, changed, fitting
+from wingbar.evaluate import Evaluate, examine, inspections
+from wingbar.evaluate.candidates import find_candidate
+from wingbar.evaluate.options import Data
+from wingbar.evaluate.subject import Setting
+from wingbar.evaluate.wanted import data_of, find_wanted
+from wingbar.metrics.retrieval import Retrieval
+from wingbar.show.cam import gather_attended
+from wingbar.show.drawing import FIGURES
+from wingbar.show.neighbours import confusable, gather_ranking
+from wingbar.show.options import PICTURES
+from wingbar.show.pairs import _batch, gather_pairs
+from wingbar.show.visit import Visit, spread_over_classes
+from wingbar.train.runs import run
+from wingbar.train.saved import load_method
 from wingbar.types import MEAN, STD
 
 SETTINGS = {
@@ -152,7 +153,7 @@ def test_ladders_pass_through_the_pair_itself(synthesised):
 
 def test_the_method_is_the_one_that_was_trained_and_stays_so(runs, tmp_path):
     config = changed(config_of(runs / "synth"), {"run.out": str(tmp_path / "again")})
-    trained = wingbar.runs.run(config, quiet=True).method.state_dict()
+    trained = run(config, quiet=True).method.state_dict()
     torch.manual_seed(5)
     before = torch.get_rng_state()
     loaded = load_method(runs / "synth")
@@ -259,7 +260,7 @@ def test_every_picture_that_can_be_asked_for_can_be_drawn():
 
 
 def test_what_a_run_cannot_show_is_left_out_unless_it_was_named(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("wingbar.gallery.drawing.FIGURES", {name: FIGURES[name] for name in OWN})
+    monkeypatch.setattr("wingbar.show.drawing.FIGURES", {name: FIGURES[name] for name in OWN})
     main(["show", str(runs / "moco"), "--images", "1", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")])
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"cam", "neighbours"}
     assert "no pairs" in capsys.readouterr().err

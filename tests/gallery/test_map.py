@@ -14,13 +14,13 @@ from sklearn.decomposition import PCA
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.exam.candidates import Candidate
-from wingbar.exam.splits import Split
-from wingbar.exam.subject import Setting, Subject
-from wingbar.gallery.map import PROJECTIONS, gather_flock, pca
-from wingbar.show.contents import Flock
-from wingbar.show.map import draw_map, room_beside
-from wingbar.show.style import DARK, LIGHT, save
+from wingbar.evaluate.candidates import Candidate
+from wingbar.evaluate.splits import Split
+from wingbar.evaluate.subject import Setting, Subject
+from wingbar.show.figures.contents import Flock
+from wingbar.show.figures.map import draw_map, room_beside
+from wingbar.show.figures.style import DARK, LIGHT, save
+from wingbar.show.map import PROJECTIONS, gather_flock, pca
 
 
 @pytest.fixture

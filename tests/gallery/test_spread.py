@@ -11,10 +11,10 @@ import torch
 from scipy.stats import gaussian_kde
 
 from wingbar.errors import UserError
-from wingbar.gallery.classes import likest_classes, likest_pair
-from wingbar.gallery.spread import feature_measure, gather_spreads
-from wingbar.show.spread import density, draw_spread
-from wingbar.show.style import DARK, LIGHT, save
+from wingbar.show.classes import likest_classes, likest_pair
+from wingbar.show.figures.spread import density, draw_spread
+from wingbar.show.figures.style import DARK, LIGHT, save
+from wingbar.show.spread import feature_measure, gather_spreads
 
 # --- contents --------------------------------------------------------------------------------------------------------
 

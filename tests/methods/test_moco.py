@@ -14,12 +14,12 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from wingbar.errors import UserError
-from wingbar.losses import info_nce, without_positive
+from wingbar.methods.losses import info_nce, without_positive
 from wingbar.methods.moco import MoCo, against_past, against_past_and_present
-from wingbar.state import Ring
+from wingbar.methods.state import Ring
+from wingbar.models.trunks import build_encoder
 from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
-from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
 QUEUE, DIM, MOMENTUM = 32, 16, 0.9

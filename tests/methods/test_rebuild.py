@@ -7,12 +7,12 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.testing import assert_close
 
-from wingbar.decoder import tiny_decoder
-from wingbar.encoder import frozen_statistics
 from wingbar.methods.rebuild import Rebuild, blind_reconstruction
+from wingbar.models.decoder import tiny_decoder
+from wingbar.models.encoder import frozen_statistics
+from wingbar.models.trunks import build_encoder
 from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
-from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
 

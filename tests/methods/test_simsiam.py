@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
-from wingbar.criteria import GradCam
+from wingbar.methods.criteria import GradCam
 from wingbar.methods.simsiam import SimSiam
+from wingbar.models.trunks import build_encoder
 from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
-from wingbar.trunks import build_encoder
 from wingbar.types import Batch, Probe
 
 DIM, HIDDEN = 24, 12

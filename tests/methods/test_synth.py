@@ -13,17 +13,17 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from wingbar.criteria import GradCam, LowVariance, Uniform
-from wingbar.decoder import tiny_decoder
-from wingbar.encoder import evaluation_statistics
-from wingbar.losses import nt_xent, without_positive
+from wingbar.methods.criteria import GradCam, LowVariance, Uniform
+from wingbar.methods.losses import nt_xent, without_positive
 from wingbar.methods.moco import MoCo
+from wingbar.methods.perturb import Noise, noise_std_from_variance, relative
 from wingbar.methods.simsiam import SimSiam
 from wingbar.methods.synth import Readings, SynthPairs, in_one_call, shared_statistics, teacher_view
-from wingbar.perturb import Noise, noise_std_from_variance, relative
+from wingbar.models.decoder import tiny_decoder
+from wingbar.models.encoder import evaluation_statistics
+from wingbar.models.trunks import build_encoder
 from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
-from wingbar.trunks import build_encoder
 from wingbar.types import Batch
 
 DIM = 96  # of the test encoder's feature

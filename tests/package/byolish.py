@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wingbar.config import Data, Optim
-from wingbar.entry import Context, Entry, fixed
+from wingbar.config.entry import Context, Entry, fixed
+from wingbar.config.sections import Data, Optim
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from wingbar.data import views
-from wingbar.encoder import Encoder
-from wingbar.heads import mlp
-from wingbar.losses import geometry, negative_cosine
-from wingbar.schedules import rising
-from wingbar.state import Average
+from wingbar.methods.losses import geometry, negative_cosine
+from wingbar.methods.schedules import rising
+from wingbar.methods.state import Average
+from wingbar.models.encoder import Encoder
+from wingbar.models.heads import mlp
 from wingbar.types import Batch, Output, ParamGroup
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wingbar.entry import Context, Entry, fixed
+from wingbar.config.entry import Context, Entry, fixed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ ENTRY = Entry(
 
 from torch import Tensor, nn
 
-from wingbar.losses import feature_std
+from wingbar.methods.losses import feature_std
 from wingbar.types import Batch, Output, ParamGroup
 
 

@@ -18,21 +18,21 @@ import wingbar
 from forked import Command
 from wingbar import methods
 from wingbar.cli import main
-from wingbar.configfile import read_config
+from wingbar.config.configfile import read_config
+from wingbar.config.settings import Config, changed
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
 from wingbar.data.views import centre, plain
-from wingbar.doctor.neighbours import embed as embed_listing
-from wingbar.embedder import embedder_of, load_embedder, open_embedder
 from wingbar.errors import UserError
-from wingbar.evaluate.knn import knn_correct
-from wingbar.evaluate.retrieval import retrieve
-from wingbar.exam.record import read_lines
-from wingbar.saved import load_method
-from wingbar.settings import Config, changed
-from wingbar.stages import build_method, build_views
+from wingbar.evaluate.doctor.neighbours import embed as embed_listing
+from wingbar.evaluate.record import read_lines
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.retrieval import retrieve
+from wingbar.models.embedder import embedder_of, load_embedder, open_embedder
+from wingbar.models.weights import weights_hash
 from wingbar.train import checkpoint
-from wingbar.weights import weights_hash
+from wingbar.train.saved import load_method
+from wingbar.train.stages import build_method, build_views
 
 HERE = Path(__file__).parent
 WORDS = [

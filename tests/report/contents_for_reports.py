@@ -7,9 +7,20 @@ from functools import cache
 import torch
 
 from wingbar.data.lookalike import Lookalike, draw
-from wingbar.evaluate.scores import Score, score
-from wingbar.report.contents import Command, Figures, Origin, Report, Scored, Setting, Verdict
-from wingbar.show.contents import Attended, Curve, Flock, Ladder, Neighbourhood, Pairs, Panel, Ranking, Spread, Spreads
+from wingbar.metrics.scores import Score, score
+from wingbar.show.figures.contents import (
+    Attended,
+    Curve,
+    Flock,
+    Ladder,
+    Neighbourhood,
+    Pairs,
+    Panel,
+    Ranking,
+    Spread,
+    Spreads,
+)
+from wingbar.show.report.contents import Command, Figures, Origin, Report, Scored, Setting, Verdict
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("plain", "one-barred", HOSTILE, "no text \udcff \x1b[2J", '"quoted" & \\u2028 \u2028 {{data}}')

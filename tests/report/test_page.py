@@ -26,12 +26,12 @@ from contents_for_reports import (
 )
 from PIL import Image
 
-from wingbar.report.charts import panel_json, spreads_json
-from wingbar.report.contents import Figures
-from wingbar.report.figures import MOST_POINTS, flocks_json, pairs_json
-from wingbar.report.page import make_page, plain, report_json
-from wingbar.report.sheets import make_sheet
-from wingbar.show.contents import Curve, Panel
+from wingbar.show.figures.contents import Curve, Panel
+from wingbar.show.report.charts import panel_json, spreads_json
+from wingbar.show.report.contents import Figures
+from wingbar.show.report.figures import MOST_POINTS, flocks_json, pairs_json
+from wingbar.show.report.page import make_page, plain, report_json
+from wingbar.show.report.sheets import make_sheet
 from wingbar.terminal import printable
 
 

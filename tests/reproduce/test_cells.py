@@ -13,20 +13,20 @@ import torch
 import tyro
 from small import command
 
-from wingbar.bench.clock import Timing
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, _entry
-from wingbar.recipes import recipe_named
 from wingbar.reproduce import cells, cost, plan
+from wingbar.reproduce.bench.clock import Timing
 from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import estimated, make_plan
 from wingbar.reproduce.results import append, read, read_values, write_values
 from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
-from wingbar.settings import Config
-from wingbar.shelf import DecoderShelf
-from wingbar.stages import build_method
+from wingbar.train.shelf import DecoderShelf
+from wingbar.train.stages import build_method
 
 KEYS = Path(__file__).parent / "keys.json"
 BENCH = Path(__file__).parents[2] / "docs" / "bench" / "h200-train.json"

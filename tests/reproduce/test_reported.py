@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from wingbar import paper
-from wingbar.paper import label, theirs
+from wingbar.metrics import reported as paper
+from wingbar.metrics.reported import label, theirs
 from wingbar.reproduce.tables import DATASETS, TABLES
 
 SOURCE = Path(__file__).parents[3] / "shared" / "spec" / "paper.tex"
-PAPER = json.loads((files("wingbar") / "paper.json").read_text(encoding="utf-8"))
+PAPER = json.loads((files("wingbar.metrics") / "paper.json").read_text(encoding="utf-8"))
 
 SETS = {
     "CUB-200": "cub200", "Cars": "cars", "Stanford Cars": "cars", "Aircraft": "aircraft", "FGVC-Aircraft": "aircraft",

@@ -13,7 +13,7 @@ import tyro
 from scipy.stats import binomtest
 from small import command
 
-from wingbar.paper import theirs
+from wingbar.metrics.reported import theirs
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, make_plan
 from wingbar.reproduce.render import as_csv, as_latex, as_markdown

@@ -12,13 +12,13 @@ from PIL import Image
 
 from wingbar.errors import UserError
 from wingbar.files import NotWritten
-from wingbar.show.cam import laid_over
-from wingbar.show.cells import Cell, draw_cells
-from wingbar.show.contents import Ladder, Neighbourhood, Pairs, Ranking
-from wingbar.show.neighbours import draw_ranking
-from wingbar.show.pairs import draw_ladder, draw_pairs
-from wingbar.show.sheet import drawable, sheet, shortened
-from wingbar.show.style import DARK, LIGHT, THEMES, figure, save
+from wingbar.show.figures.cam import laid_over
+from wingbar.show.figures.cells import Cell, draw_cells
+from wingbar.show.figures.contents import Ladder, Neighbourhood, Pairs, Ranking
+from wingbar.show.figures.neighbours import draw_ranking
+from wingbar.show.figures.pairs import draw_ladder, draw_pairs
+from wingbar.show.figures.sheet import drawable, sheet, shortened
+from wingbar.show.figures.style import DARK, LIGHT, THEMES, figure, save
 
 SEED = torch.Generator().manual_seed(0)
 

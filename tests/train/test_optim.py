@@ -19,9 +19,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 from torch.testing import assert_close
 from torchvision import models
 
-from wingbar.encoder import layers_of
 from wingbar.errors import UserError
-from wingbar.schedules import linear, rising
+from wingbar.methods.schedules import linear, rising
+from wingbar.models.encoder import layers_of
 from wingbar.train import optim
 from wingbar.train.optim import Factors, Optimizers, Rule, Schedule, build_optimizers
 from wingbar.types import ParamGroup

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from forked import Command
-from wingbar import changed, resume, run, runs
+from wingbar import changed, resume, run
+from wingbar.config.recipes import recipe_named
 from wingbar.errors import Interrupted, NonFiniteLoss, UserError
 from wingbar.files import NotWritten
-from wingbar.recipes import recipe_named
-from wingbar.train import checkpoint
+from wingbar.train import checkpoint, runs
 
 SMALL = {
     "data.size": 32,

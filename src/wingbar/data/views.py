@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
-from wingbar.config import Data
+from wingbar.config.sections import Data
 from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.errors import UserError

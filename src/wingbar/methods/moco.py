@@ -8,11 +8,11 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from wingbar.config import Optim
-from wingbar.entry import TINY, Context, Entry, fixed
+from wingbar.config.entry import TINY, Context, Entry, fixed
+from wingbar.config.sections import Optim
 
 if TYPE_CHECKING:
-    from wingbar.settings import Config
+    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar import losses
-from wingbar.encoder import Encoder
 from wingbar.errors import UserError
-from wingbar.heads import mlp
-from wingbar.losses import geometry, info_nce
-from wingbar.schedules import keeping
-from wingbar.state import Average, Ring
+from wingbar.methods import losses
+from wingbar.methods.losses import geometry, info_nce
+from wingbar.methods.schedules import keeping
+from wingbar.methods.state import Average, Ring
+from wingbar.models.encoder import Encoder
+from wingbar.models.heads import mlp
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]

@@ -8,10 +8,10 @@ from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from wingbar.entry import TINY, Context, Entry
+from wingbar.config.entry import TINY, Context, Entry
 
 if TYPE_CHECKING:
-    from wingbar.settings import Config
+    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ ENTRY = Entry(
 import torch
 from torch import Tensor, nn
 
-from wingbar import criteria, decoder, losses, perturb
-from wingbar.encoder import check_size, embed_all, evaluation_mode, evaluation_statistics, frozen_statistics
-from wingbar.methods import synth
+from wingbar.methods import criteria, losses, perturb, synth
 from wingbar.methods.rebuild import Rebuild, embed_as_is
 from wingbar.methods.synth import SynthPairs
+from wingbar.models import decoder
+from wingbar.models.encoder import check_size, embed_all, evaluation_mode, evaluation_statistics, frozen_statistics
 from wingbar.types import STD, Preparation
 
 __all__ = ["ENTRY", "DecoderSettings", "PairSettings", "ReadingSettings", "pairs_in"]

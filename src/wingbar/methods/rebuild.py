@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.decoder import at_size_of
-from wingbar.encoder import Encoder, Statistics, evaluation_mode
-from wingbar.losses import feature_std, psnr, reconstruction
+from wingbar.methods.losses import feature_std, psnr, reconstruction
+from wingbar.models.decoder import at_size_of
+from wingbar.models.encoder import Encoder, Statistics, evaluation_mode
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["Rebuild", "blind_reconstruction", "embed_as_is"]

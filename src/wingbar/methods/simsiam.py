@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from wingbar.config import Optim
-from wingbar.entry import Context, Entry, fixed
+from wingbar.config.entry import Context, Entry, fixed
+from wingbar.config.sections import Optim
 
 if TYPE_CHECKING:
-    from wingbar.settings import Config
+    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ ENTRY = Entry(
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.encoder import Encoder, zero_init_residuals
-from wingbar.heads import mlp
-from wingbar.losses import geometry, negative_cosine
+from wingbar.methods.losses import geometry, negative_cosine
+from wingbar.models.encoder import Encoder, zero_init_residuals
+from wingbar.models.heads import mlp
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["ENTRY", "SimSiam", "SimSiamSettings"]

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from wingbar.decoder import at_size_of
-from wingbar.encoder import Statistics, frozen_statistics
-from wingbar.losses import blind_loss, nt_xent, objective, psnr, reconstruction
+from wingbar.methods.losses import blind_loss, nt_xent, objective, psnr, reconstruction
+from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
-from wingbar.perturb import Noise
+from wingbar.models.decoder import at_size_of
+from wingbar.models.encoder import Statistics, frozen_statistics
 from wingbar.types import Batch, Output, ParamGroup, Probe
 
 __all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]

@@ -8,18 +8,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.config import FILE_ENDINGS, Optim, settled
+from wingbar.config.limits import check_limits
+from wingbar.config.oldnames import recorded
+from wingbar.config.recipes import recipe_named
+from wingbar.config.sections import FILE_ENDINGS, Optim, settled
+from wingbar.config.settings import CHOICES, Config, changed, defaults, fitting, key_of, named, parsed
 from wingbar.errors import UserError
-from wingbar.exam.splits import split_digest
-from wingbar.images import count, find_source
-from wingbar.limits import check_limits
-from wingbar.oldnames import recorded
-from wingbar.recipes import recipe_named
+from wingbar.evaluate.splits import split_digest
 from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
-from wingbar.runfolder import FREE
-from wingbar.settings import CHOICES, Config, changed, defaults, fitting, key_of, named, parsed
+from wingbar.train.images import count, find_source
+from wingbar.train.runfolder import FREE
 
 __all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wingbar.config.words import parse
 from wingbar.reproduce.options import Reproduce, check
-from wingbar.words import parse
 
 __all__ = ["reproduce"]
 

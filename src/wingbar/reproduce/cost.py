@@ -8,16 +8,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from wingbar.bench.step import time_step
-from wingbar.entry import Number
+from wingbar.config.entry import Number
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, named
 from wingbar.files import Line, read_lines
-from wingbar.machine import choose_device, gpu_name, will_compile
-from wingbar.recipes import recipe_named
+from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, is_trained
 from wingbar.reproduce.tables import FROZEN
-from wingbar.settings import Config, changed, named
-from wingbar.stages import first_passes, step_passes
 from wingbar.terminal import note
+from wingbar.train.machine import choose_device, gpu_name, will_compile
+from wingbar.train.stages import first_passes, step_passes
 
 __all__ = ["remaining_seconds"]
 

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from wingbar.exam import Evaluate, examine
-from wingbar.exam.options import Data, Finetune, Paper
-from wingbar.exam.record import commit
+from wingbar.config.settings import Config, changed
+from wingbar.evaluate import Evaluate, examine
+from wingbar.evaluate.options import Data, Finetune, Paper
+from wingbar.evaluate.record import commit
 from wingbar.files import Line, read_lines
-from wingbar.machine import gpu_name
 from wingbar.reproduce.cells import Cell, differences, is_trained
 from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import measures, protocols
-from wingbar.runs import run
-from wingbar.settings import Config, changed
-from wingbar.shelf import DecoderShelf
+from wingbar.train.machine import gpu_name
+from wingbar.train.runs import run
+from wingbar.train.shelf import DecoderShelf
 
 __all__ = ["Made", "failure", "make", "recorded_seconds"]
 

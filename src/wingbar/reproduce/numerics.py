@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wingbar.settings import Config
+from wingbar.config.settings import Config
 
 __all__ = ["NUMERICS", "numerics"]
 

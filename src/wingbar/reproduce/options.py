@@ -8,13 +8,13 @@ from typing import Annotated
 
 import tyro
 
+from wingbar.config.limits import check_device, check_limits
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, parsed
+from wingbar.config.words import OUT
 from wingbar.errors import UserError, known
 from wingbar.files import check_place
-from wingbar.limits import check_device, check_limits
-from wingbar.recipes import recipe_named
 from wingbar.reproduce.tables import DATASETS, TABLES, Row
-from wingbar.settings import Config, changed, parsed
-from wingbar.words import OUT
 
 __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 

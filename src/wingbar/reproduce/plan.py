@@ -7,15 +7,15 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from wingbar.config.settings import changed, key_of, named
 from wingbar.files import Line
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
 from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Recorded, finished
 from wingbar.reproduce.tables import NOT_HERE, TABLES
-from wingbar.settings import changed, key_of, named
-from wingbar.shelf import first_settings
-from wingbar.stages import first_passes
+from wingbar.train.shelf import first_settings
+from wingbar.train.stages import first_passes
 
 __all__ = ["Job", "Place", "estimated", "make_plan", "state_of"]
 

@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from wingbar.exam.compare import Difference
+from wingbar.evaluate.compare import Difference
 from wingbar.files import write_text
-from wingbar.paper import label
+from wingbar.metrics.reported import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wingbar.errors import UserError
-from wingbar.paper import scores
-from wingbar.report.options import AskedReport
-from wingbar.report.writing import write_report
+from wingbar.metrics.reported import scores
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.plan import Job, state_of
 from wingbar.reproduce.results import Recorded
+from wingbar.show.report.options import AskedReport
+from wingbar.show.report.writing import write_report
 from wingbar.terminal import note
 
 __all__ = ["write_reports"]

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wingbar.bench.step import memory_given_back
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import Interrupted, UserError
 from wingbar.files import Line, NotWritten
+from wingbar.reproduce.bench.step import memory_given_back
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, Place, state_of

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rich.table import Table as Grid
 
-from wingbar.machine import choose_device
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, estimated, make_plan, state_of
 from wingbar.reproduce.render import write_tables
@@ -18,6 +17,7 @@ from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
 from wingbar.reproduce.summary import summarise
 from wingbar.terminal import Terminal, aside, say
+from wingbar.train.machine import choose_device
 
 __all__ = ["work_through"]
 

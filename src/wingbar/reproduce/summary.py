@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wingbar.evaluate.intervals import Interval, over_repeats
-from wingbar.exam.compare import Difference, difference
+from wingbar.evaluate.compare import Difference, difference
+from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.plan import Job

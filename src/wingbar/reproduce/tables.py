@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wingbar.paper import METRICS, theirs
+from wingbar.metrics.reported import METRICS, theirs
 
 __all__ = [
     "DATASETS",

@@ -1,1 +1,1 @@
-"""Pictures of what a method sees and makes."""
+"""`wingbar show`: what runs and encoders have to show, gathered; `wingbar.show.figures` draws it."""

@@ -1,64 +1,111 @@
-"""Where encoders look in the same images: the paper's attention figure, with the energy score under each picture."""
+"""Where encoders look: class-free Grad-CAM of the same images, as the protocol `attention` scores it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from wingbar.show.cells import Cell, Scale, coloured, draw_cells, ramp
-from wingbar.show.contents import Attended
-from wingbar.show.style import LIGHT, Style
+from wingbar.data import views
+from wingbar.data.listing import known
+from wingbar.errors import UserError
+from wingbar.evaluate.inspections import known_regions
+from wingbar.evaluate.splits import Split
+from wingbar.evaluate.subject import Subject, exact
+from wingbar.metrics.attention import energy, enlarged, explained, second_vectors, share
+from wingbar.metrics.cam import Gain, distinctness, likeness, nearest
+from wingbar.metrics.pairs import to_bytes
+from wingbar.metrics.regions import Region
+from wingbar.show.figures.cam import draw_attended
+from wingbar.show.figures.contents import Attended
+from wingbar.show.figures.style import THEMES
+from wingbar.show.options import Show
+from wingbar.show.visit import Visit, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_attended", "laid_over"]
+__all__ = ["draw", "gather_attended"]
 
-HEAT = "inferno"  # perceptually uniform, dark to light: attention lights a picture up
-KINDS = {
-    "likeness": "what makes an image like its nearest neighbour",
-    "distinctness": "what tells an image from all others",
-}
+Kind = Literal["likeness", "distinctness"]
+FIRST_CHOICE = ("box", "mark")  # of regions
 
 
-def laid_over(image: UInt8[Tensor, "3 h w"], cam: Float[Tensor, "h w"]) -> Float[np.ndarray, "h w 4"]:
-    """Half the map's colours, half the image in greys: colour is attention, light and shade are the image."""
-    mixed = coloured(cam, HEAT)
-    grey = (image.float() / 255).mean(dim=0).cpu().numpy()
-    mixed[..., :3] = (mixed[..., :3] + grey[..., None]) / 2
-    return mixed
+class _Looked(NamedTuple):
+    """Where one encoder looks, in pixels of its own view."""
+
+    image: Float[Tensor, "n 3 size size"]
+    cam: Float[Tensor, "n size size"]
+    cover: Float[Tensor, "n size size"] | None  # of the region
 
 
-def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
-    """A row per image: itself, then the map of every encoder; the outline is where attention should be."""
-    rows = [[_plain(attended, row), *_maps(attended, row)] for row in range(len(attended.names))]
-    told = f"{note} Grad-CAM of {KINDS[attended.kind]}; each map is scaled to its own highest place."
-    if attended.area is not None:
-        told += " Under it, how much of its energy lies inside the outline; chance is the outline's area."
-    heads = ("image", *attended.encoders)
-    mid_grey = torch.full((3, *ramp().shape), 128, dtype=torch.uint8)
-    scale = Scale(laid_over(mid_grey, ramp()), "0", "highest")
-    return draw_cells(rows, style, title=title or "Where encoders look", heads=heads, note=told, scale=scale)
+def gather_attended(
+    subjects: Sequence[Subject], split: Split, rows: Int[Tensor, " n"], *, kind: Kind = "likeness", region: str | None
+) -> Attended:
+    """Maps of these rows by every encoder, seen in the view of the first; energy and area as the protocol has them."""
+    looked = [_look(subject, split, rows, kind, region) for subject in subjects]
+    size = looked[0].image.shape[-1]
+    cams = torch.stack([enlarged(_stretched(one.cam), size).cpu() for one in looked])
+    covers = [one.cover for one in looked if one.cover is not None]
+    inside = [share(energy(one.cam), one.cover).cpu() for one in looked if one.cover is not None]
+    return Attended(
+        names=split.files(rows),
+        encoders=short_names([subject.candidate.name for subject in subjects]),
+        kind=kind,
+        image=to_bytes(looked[0].image),
+        cam=cams,
+        outline=covers[0].cpu() if covers else None,
+        energy=torch.stack(inside) if inside else None,
+        area=covers[0].mean(dim=(1, 2)).cpu() if covers else None,
+    )
 
 
-def _plain(attended: Attended, row: int) -> Cell:
-    chance = "" if attended.area is None else f"chance {100 * attended.area[row]:.1f} %"
-    return Cell(attended.image[row], chance or attended.names[row], _inside(attended, row))
+def _look(subject: Subject, split: Split, rows: Int[Tensor, " n"], kind: Kind, region: str | None) -> _Looked:
+    device = subject.setting.device
+    own = rows.to(device)
+    where = _region(subject, split, rows, region)
+    with exact():
+        image = subject.prepare(split.store.images[rows].to(device), split.store.aspect[own])
+        gain = _likeness(subject, split, own) if kind == "likeness" else _distinctness(subject, split, own)
+        cam = explained(subject.encoder, image, {kind: gain})[kind]
+    return _Looked(image, cam, where.cover(torch.arange(len(rows), device=device)) if where else None)
 
 
-def _maps(attended: Attended, row: int) -> list[Cell]:
-    pictures = [laid_over(attended.image[row], cam[row]) for cam in attended.cam]
-    if attended.energy is None or attended.area is None:
-        return [Cell(picture) for picture in pictures]
-    return [
-        Cell(picture, f"inside {100 * inside:.1f} %", _inside(attended, row))
-        for picture, inside in zip(pictures, attended.energy[:, row].tolist(), strict=True)
-    ]
+def _region(subject: Subject, split: Split, rows: Int[Tensor, " n"], name: str | None) -> Region | None:
+    """The region of this name in these rows, or the one people look for; None where nobody knows any."""
+    if not split.annotated:
+        if name is not None:
+            raise UserError(f"these images have no boxes, parts or marks, so no {name} is there to outline; drop it")
+        return None
+    regions = known_regions(subject, split, rows.tolist())
+    chosen = name or next((first for first in FIRST_CHOICE if first in regions), next(iter(regions)))
+    known("region", chosen, regions)
+    return regions[chosen]
 
 
-def _inside(attended: Attended, row: int) -> Float[Tensor, "h w"] | None:
-    return None if attended.outline is None else attended.outline[row]
+def _likeness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Gain:
+    """To the nearest neighbour in the whole split."""
+    features = subject.pooled(split).to(rows.device)
+    return likeness(features[nearest(features)[rows]])
+
+
+def _distinctness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Gain:
+    """Among both views of the whole split."""
+    augment = views.moco(size=subject.size, count=1)
+    second = second_vectors(subject.encoder, split.store, augment, seed=subject.setting.seed)
+    return distinctness(rows, subject.pooled(split).to(rows.device), second)
+
+
+def _stretched(cam: Float[Tensor, "n size size"]) -> Float[Tensor, "n size size"]:
+    """Each map from 0 to 1; one that is 0 everywhere stays so."""
+    return cam / cam.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(cam.dtype).tiny)
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """One picture of all encoders, the runs' initialisations first."""
+    options, rows = asked.cam, visit.choose(asked.images)
+    attended = gather_attended(visit.with_beginnings, visit.split, rows, kind=options.kind, region=options.region)
+    yield "cam", draw_attended(attended, THEMES[asked.theme], note=f"{visit.said(len(rows))}.")

@@ -1,118 +1,77 @@
-"""Curves in panels side by side, under one legend."""
+"""What runs recorded while they trained, side by side; those that differ only in their seed become one band."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wingbar.errors import UserError
-from wingbar.show.chart import chart, put_legend
-from wingbar.show.contents import Curve, Panel
-from wingbar.show.style import LIGHT, Style
+from wingbar.evaluate.compare import but
+from wingbar.show.ablations import gather_ablations, papers_points
+from wingbar.show.chronicle import Chronicle, read_chronicles
+from wingbar.show.figures.contents import Panel
+from wingbar.show.figures.curves import draw_curves
+from wingbar.show.figures.panels import Recorded, panels
+from wingbar.show.figures.style import THEMES
+from wingbar.show.options import Show
+from wingbar.show.visit import Visit, short_names
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_curves"]
-
-WIDE, HIGH = 2.45, 1.75  # inches of a panel
-ALONE = (4.6, 3.0)  # of the only one
-LEGEND = 0.17  # inches of a line of the legend
-DASHES = ("-", "--", ":")  # when colours are used up
-LEVELS = ((0, (1, 2)), (0, (5, 2, 1, 2)))  # dots for chance, dashes and dots for what else curves are compared with
+__all__ = ["draw", "gather_curves", "note_on"]
 
 
-def draw_curves(panels: Sequence[Panel], style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
-    """A small panel for each; a curve has the same colour in all of them."""
-    if not panels:
-        raise UserError("there is nothing to draw curves of; train for an epoch or more first")
-    looks = _looks(panels, style)
-    across = min(len(panels), 4 if len(panels) > 6 else 3)
-    down = -(-len(panels) // across)
-    width, height = ALONE if len(panels) == 1 else (across * WIDE, down * HIGH)
-    columns = _legend_columns(looks, width)
-    legend = LEGEND * -(-len(looks) // columns) + 0.1
-    with chart(width, height, style, title=title, note=note, legend=legend) as page:
-        axes = page.subplots(down, across, squeeze=False).flatten().tolist()
-        for number, (place, panel) in enumerate(zip(axes, panels, strict=False)):
-            _draw(place, panel, looks)
-            if [below.x_label for below in panels[number + across : number + across + 1]] != [panel.x_label]:
-                place.set_xlabel(panel.x_label)  # else the panel below says it
-        for empty in axes[len(panels) :]:
-            empty.set_axis_off()
-        put_legend(page, *_handles(axes), columns=columns, title=title)
-    return page
+def gather_curves(folders: Sequence[Path]) -> list[Panel]:
+    """All that runs on the same data recorded, a panel per quantity."""
+    chronicles = read_chronicles(folders)
+    names = short_names([str(chronicle.folder.resolve()) for chronicle in chronicles])
+    groups = _over_seeds(chronicles)
+    titles = [_shared_name([names[place] for place in group]) for group in groups]
+    if len(set(titles)) < len(titles):  # names that begin alike do not tell groups apart, their first runs do
+        titles = [f"{names[group[0]]} and seeds" if len(group) > 1 else names[group[0]] for group in groups]
+    lines = [[chronicles[place].lines for place in group] for group in groups]
+    return panels([Recorded(title, runs) for title, runs in zip(titles, lines, strict=True)])
 
 
-def _looks(panels: Sequence[Panel], style: Style) -> dict[str, dict[str, Any]]:
-    """Name → how its curve is drawn: ours in colours, then dashed; the paper's as marks; levels as dots."""
-    curves = {curve.name: curve for panel in panels for curve in panel.curves}
-    ours = [name for name, curve in curves.items() if curve.kind == "ours"]
-    thin = 1.4 if len(ours) <= 4 else 1.0
-    looks: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(ours):
-        dash, colour = divmod(number, len(style.series))
-        looks[name] = {"color": style.series[colour], "linestyle": DASHES[dash % len(DASHES)], "linewidth": thin}
-    for name in (name for name, curve in curves.items() if curve.kind == "paper"):
-        looks[name] = {"color": style.ink, "linestyle": "none", "marker": "D", "markersize": 4, "fillstyle": "none"}
-    for number, name in enumerate(name for name, curve in curves.items() if curve.kind == "chance"):
-        looks[name] = {"color": style.pale, "linestyle": LEVELS[number % len(LEVELS)], "linewidth": 1.0}
-    return looks
+def _over_seeds(chronicles: Sequence[Chronicle]) -> list[list[int]]:
+    """Places of runs that differ only in their seed, together; a run that repeats a seed stays alone."""
+    groups: dict[str, dict[int, int]] = {}
+    for place, chronicle in enumerate(chronicles):
+        seed, kind = chronicle.config.run.seed, chronicle.recipe + but(chronicle.config, "run.seed")
+        repeated = seed in groups.get(kind, {})
+        groups.setdefault(f"{kind} {place}" if repeated else kind, {})[seed] = place
+    return [list(group.values()) for group in groups.values()]
 
 
-def _legend_columns(looks: Mapping[str, Any], width: float) -> int:
-    """As many as the longest name lets into a line."""
-    longest = max(len(name) for name in looks)
-    return max(1, min(len(looks), int(width / (0.5 + 0.065 * longest))))
+def note_on(drawn: Sequence[Panel]) -> str:
+    """What a reader of these curves must know."""
+    banded = any(curve.low is not None for panel in drawn for curve in panel.curves)
+    bands = " Bands: 95 % interval of the mean over seeds (Student's t)." if banded else ""
+    return f"Losses and what goes with them are means since the point before.{bands}"
 
 
-def _handles(axes: Sequence[Axes]) -> tuple[list[Any], list[str]]:
-    """Each name once, in the order of appearance."""
-    found: dict[str, Any] = {}
-    for handle, label in (pair for place in axes for pair in zip(*place.get_legend_handles_labels(), strict=True)):
-        found.setdefault(label, handle)
-    return list(found.values()), list(found)
+def _shared_name(names: Sequence[str]) -> str:
+    """What the names begin with alike.
+
+    >>> _shared_name(["moco-seed0", "moco-seed1"]), _shared_name(["a"])
+    ('moco, 2 seeds', 'a')
+    """
+    if len(names) == 1:
+        return names[0]
+    count = next((at for at, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), 0)
+    alike = names[0][:count].removesuffix("seed").rstrip("-_./ ")
+    return f"{alike or names[0]}, {len(names)} seeds"
 
 
-def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    places = _places(panel)
-    for curve in panel.curves:
-        x, look = [places.get(value, value) for value in curve.x], dict(looks[curve.name])
-        if curve.kind != "paper" and (len(x) == 1 or panel.listed_x):
-            look |= {"marker": "o" if curve.kind == "ours" else "_", "markersize": 3 if curve.kind == "ours" else 9}
-        axes.plot(x, curve.y, label=curve.name, **look)
-        if curve.low is not None and curve.high is not None:
-            axes.fill_between(x, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
-    axes.set_title(panel.title)
-    axes.set_ylabel(panel.y_label)
-    axes.grid(axis="y")
-    if panel.log_x:
-        axes.set_xscale("log")
-    if places:
-        axes.set_xticks(list(places.values()), [_number(value) for value in places])
-    axes.set_ylim(*_limits(panel.curves))
-    axes.ticklabel_format(axis="y", useOffset=False)
-
-
-def _places(panel: Panel) -> dict[float, float]:
-    """Value of x → its place, where they stand at equal distances."""
-    values = sorted({value for curve in panel.curves for value in curve.x}) if panel.listed_x else []
-    return {value: float(place) for place, value in enumerate(values)}
-
-
-def _number(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:g}"
-
-
-def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Every point is seen; bands, which are vast for two seeds, as far as the points reach once more."""
-    points = [value for curve in curves for value in curve.y]
-    low, high = min(points), max(points)
-    flat = high - low <= 1e-3 * abs(high)  # what varies less is as good as constant
-    reach = (abs(high) or 1.0) if flat else high - low
-    bands = [value for curve in curves for value in [*(curve.low or ()), *(curve.high or ())]]
-    low, high = max(min([low, *bands]), low - reach), min(max([high, *bands]), high + reach)
-    margin = 0.06 * max(high - low, reach)
-    return low - margin, high + margin
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """All runs in one picture; a second one where they differ in a setting that the paper varies."""
+    folders = [candidate.folder for candidate in visit.candidates if candidate.folder]
+    if not folders:
+        raise UserError(f"{visit.candidates[0].name} is no run, so nobody recorded how it was trained; give a run")
+    drawn = gather_curves(folders)
+    yield "curves", draw_curves(drawn, THEMES[asked.theme], title="Training", note=note_on(drawn))
+    if varied := gather_ablations(folders, paper=papers_points(visit.config.data.name)):
+        note = "Bands: 95 % interval, of the mean over seeds where there are several, else over the test images."
+        yield "ablations", draw_curves(varied, THEMES[asked.theme], title="Scores over settings", note=note)

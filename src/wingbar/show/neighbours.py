@@ -1,62 +1,140 @@
-"""Queries and their nearest images, one encoder under the other; right and wrong differ in colour, sign and frame."""
+"""What encoders find nearest to some images, before and after training.
+
+With labels, the queries are of the classes that are confused most: classes are ordered by the share of their images
+whose first neighbour is of another class, by the first of the trained encoders and among the images shown; of equal
+ones, the class with the lower mean average precision comes first. Each is represented by its image of median average
+precision, neither its worst nor its best. Without labels, queries are drawn at random.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from wingbar.show.contents import Neighbourhood, Ranking
-from wingbar.show.sheet import MARGIN, Sheet, sheet, wrapped
-from wingbar.show.style import LIGHT, Style
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from wingbar.errors import UserError
+from wingbar.evaluate.splits import Split
+from wingbar.evaluate.subject import Subject, prepared
+from wingbar.methods.losses import unit_length
+from wingbar.metrics.pairs import to_bytes
+from wingbar.metrics.retrieval import Retrieval, retrieve
+from wingbar.show.figures.contents import Neighbourhood, Ranking
+from wingbar.show.figures.neighbours import draw_ranking
+from wingbar.show.figures.style import THEMES
+from wingbar.show.options import Show
+from wingbar.show.visit import Visit, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_ranking"]
+__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures", "titles"]
 
-SIDE, GAP = 0.84, 0.1  # of a neighbour's picture; between two
-STEP = SIDE + 0.34  # from one encoder's row to the next
-QUERY, NAME = 1.3, 1.0  # widths of the query's picture and of the encoders' names
-BETWEEN = 0.16  # two queries
-RIGHT, WRONG = "✓", "✗"
-LEGEND = f"{RIGHT}, solid: of the query's class; {WRONG}, dashed: of another."
+SIDE = 128  # of the pictures, pixels at most
 
 
-def draw_ranking(ranking: Ranking, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
-    """A block per query: the query, then a row of its nearest images for every encoder."""
-    first = ranking.found[0]
-    labelled, across = first.right is not None, first.similarity.shape[1]
-    width = 2 * MARGIN + QUERY + NAME + across * (SIDE + GAP)
-    block = max(len(ranking.found) * STEP, QUERY + 0.3) + BETWEEN
-    lines = wrapped(f"{note} {LEGEND}" if labelled else note, width - 2 * MARGIN)
-    top = MARGIN + 0.3
-    height = top + len(ranking.labels) * block + 0.14 * len(lines) + MARGIN
-    with sheet(width, height, style) as (page, paper):
-        paper.words(title or "Nearest images", MARGIN, MARGIN + 0.07, size=9.0, bold=True)
-        for row, label in enumerate(ranking.labels):
-            y = top + row * block
-            paper.picture(ranking.query[row], MARGIN, y, QUERY, QUERY)
-            paper.words(label, MARGIN, y + QUERY + 0.11, fit=QUERY)
-            for place, found in enumerate(ranking.found):
-                _draw_found(paper, found, row, MARGIN + QUERY, y + place * STEP)
-        for number, line in enumerate(lines):
-            paper.words(line, MARGIN, top + len(ranking.labels) * block + 0.05 + 0.14 * number, ink=style.pale)
-    return page
+def gather_ranking(subjects: Sequence[Subject], split: Split, queries: Int[Tensor, " n"], *, count: int = 8) -> Ranking:
+    """The `count` images of the split that each encoder finds nearest to these queries."""
+    first = subjects[0]
+    side = min(SIDE, first.size)
+    names = short_names([subject.candidate.name for subject in subjects])
+    found = [
+        _found(subject, split, queries, name=name, count=count, side=side)
+        for subject, name in zip(subjects, names, strict=True)
+    ]
+    return Ranking(pictures(first, split, queries, side), titles(split, queries), found)
 
 
-def _draw_found(paper: Sheet, found: Neighbourhood, row: int, left: float, top: float) -> None:
-    """The neighbours of one query by one encoder, the nearest first."""
-    paper.words(found.encoder, left + NAME - 0.1, top + SIDE / 2, align="right", fit=NAME - 0.2)
-    if found.right is not None:
-        score = f"{int(found.right[row].sum())} of {found.right.shape[1]} right"
-        paper.words(score, left + NAME - 0.1, top + SIDE / 2 + 0.14, size=6.0, ink=paper.style.pale, align="right")
-    for place, cosine in enumerate(found.similarity[row].tolist()):
-        x = left + NAME + place * (SIDE + GAP)
-        paper.picture(found.nearest[row, place], x, top, SIDE, SIDE)
-        sign = ""
-        if found.right is not None:
-            right = bool(found.right[row, place])
-            ink, sign = (paper.style.right, f"{RIGHT} ") if right else (paper.style.wrong, f"{WRONG} ")
-            paper.frame(x, top, SIDE, SIDE, ink=ink, dashed=not right)
-            paper.words(sign, x, top + SIDE + 0.2, size=6.0, ink=ink)
-        paper.words(found.labels[row][place], x, top + SIDE + 0.09, size=5.5, fit=SIDE + GAP / 2)
-        paper.words(f"{cosine:.3f}", x + (0.11 if sign else 0), top + SIDE + 0.2, size=5.5, ink=paper.style.pale)
+def _found(
+    subject: Subject, split: Split, queries: Int[Tensor, " n"], *, name: str, count: int, side: int
+) -> Neighbourhood:
+    rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
+    seen = pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
+    labels = split.labels.cpu()
+    return Neighbourhood(
+        encoder=name,
+        nearest=seen,
+        labels=[titles(split, own) for own in rows],
+        right=labels[rows] == labels[queries, None] if split.labelled else None,
+        similarity=similarity,
+    )
+
+
+def nearest_rows(
+    features: Float[Tensor, "image dim"], queries: Int[Tensor, " n"], *, count: int
+) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """The rows most similar to each query and their cosines, the lower row first among equals; never the query."""
+    unit = unit_length(features)
+    cosine = (unit[queries] @ unit.T).scatter(1, queries[:, None], -torch.inf)
+    values, rows = cosine.sort(dim=1, descending=True, stable=True)
+    most = min(count, len(features) - 1)
+    return rows[:, :most], values[:, :most]
+
+
+# --- which queries ---------------------------------------------------------------------------------------------------
+
+
+def confusable(found: Retrieval, labels: Int[Tensor, " image"], *, count: int) -> Int[Tensor, " n"]:
+    """One image of each of the `count` classes that are confused most, the most confused class first."""
+    own, hit, precision = labels[found.query].cpu(), found.rank1.double().cpu(), found.average_precision.cpu()
+    classes = torch.unique(own).tolist()
+    order = sorted(classes, key=lambda label: (hit[own == label].mean().item(), precision[own == label].mean().item()))
+    chosen = [_median_row(precision, own == label) for label in order[:count]]
+    return found.query.cpu()[torch.tensor(chosen)]
+
+
+def _median_row(values: Float[Tensor, " n"], among: Tensor) -> int:
+    """The place of the (lower) median among the chosen values."""
+    places = among.nonzero().flatten()
+    return int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]])
+
+
+# --- pictures and names ----------------------------------------------------------------------------------------------
+
+
+def pictures(subject: Subject, split: Split, rows: Int[Tensor, " n"], side: int) -> UInt8[Tensor, "n 3 side side"]:
+    """What the encoder sees, smaller."""
+    aspect = split.store.aspect[rows.to(split.store.aspect.device)]
+    there = rows.to(aspect.device) if isinstance(split.store.images, Tensor) else rows
+    return to_bytes(prepared(subject.setting.view, size=side)(split.store.images[there], aspect))
+
+
+def titles(split: Split, rows: Int[Tensor, " n"]) -> list[str]:
+    """Classes of images, or the names of their files where nobody knows classes."""
+    if split.labelled:
+        return [class_title(split.classes[label]) for label in split.labels[rows].tolist()]
+    return split.files(rows)
+
+
+def class_title(name: str) -> str:
+    """A class as people write it.
+
+    >>> class_title("001.Black_footed_Albatross")
+    'Black footed Albatross'
+    """
+    return re.sub(r"^\d+\.", "", name).replace("_", " ") or name
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """One picture of all encoders, the runs' initialisations first."""
+    count, split = asked.neighbours.count, visit.split
+    if count < 1 or len(split.labels) < 2:
+        raise UserError(f"{count} neighbours among {len(split.labels)} images cannot be shown; both must be larger")
+    queries = choose_queries(visit, asked.images)
+    ranking = gather_ranking(visit.with_beginnings, split, queries, count=count)
+    chosen = " from the classes that are confused most, the most confused first" if split.labelled else ""
+    note = f"{visit.said(len(queries))}{chosen}, and the images nearest to them by cosine, itself left out."
+    yield "neighbours", draw_ranking(ranking, THEMES[asked.theme], note=note)
+
+
+def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
+    """Images of the classes the first encoder confuses most, or any where nobody knows classes."""
+    split = visit.split
+    if not split.labelled:
+        return visit.choose(count)
+    judge = visit.subjects[0]
+    labels = split.labels.to(judge.scoring)
+    return confusable(retrieve(judge.features(split), labels), labels, count=count)

@@ -1,56 +1,109 @@
-"""Image, rebuilt image, twin and what changed between the two: the paper's figure of generated pairs."""
+"""Pairs of rebuilt images and twins, made by a run's own method as its checkpoint holds it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from wingbar.show.cells import Cell, Scale, coloured, draw_cells, ramp
-from wingbar.show.contents import Ladder, Pairs
-from wingbar.show.style import LIGHT, Style
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from wingbar.config.settings import Config, changed
+from wingbar.data.batches import fold
+from wingbar.errors import UserError
+from wingbar.evaluate.candidates import Candidate
+from wingbar.evaluate.splits import Split
+from wingbar.methods.pairs import pairs_in
+from wingbar.metrics.pairs import criterion_ladder, make_pairs, noise_ladder
+from wingbar.show.figures.contents import Ladder, Pairs
+from wingbar.show.figures.pairs import draw_ladder, draw_pairs
+from wingbar.show.figures.style import THEMES
+from wingbar.show.options import Show
+from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes
+from wingbar.train.saved import load_method
+from wingbar.train.stages import build_views, plain_images
+from wingbar.types import Batch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_ladder", "draw_pairs"]
+__all__ = ["Synthesised", "draw", "gather_pairs", "makes_pairs"]
 
 
-def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
-    """A row per image; all differences share one scale, which ends at the largest."""
-    most = max(pairs.change.max().item(), 1e-6)
-    rows = [
-        [
-            Cell(pairs.image[row], name),
-            Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
-            Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
-            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3g}"),
-        ]
-        for row, name in enumerate(pairs.names)
-    ]
-    heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
-    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3g}")
-    return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
+class Synthesised(NamedTuple):
+    """What a run makes of some images."""
+
+    pairs: Pairs
+    noise: Ladder
+    criteria: Ladder | None  # None for a method with one criterion, of which there is nothing to take apart
 
 
-def draw_ladder(ladder: Ladder, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
-    """A row per image: rebuilt, then its twins, the mean change of pixels under each."""
-    rows = [
-        [
-            Cell(rebuilt),
-            *(Cell(twin, f"{moved:.3g}") for twin, moved in zip(twins, change.tolist(), strict=True)),
-        ]
-        for rebuilt, twins, change in zip(ladder.rebuilt, ladder.twins, ladder.change, strict=True)
-    ]
-    unit = "ε " if ladder.kind == "noise scale" else ""
-    heads = ("rebuilt", *(f"{unit}{step}" for step in ladder.steps))
-    return draw_cells(rows, style, title=title, heads=heads, note=note, side=1.0)
+def makes_pairs(candidate: Candidate) -> bool:
+    """Whether it is a run with a decoder."""
+    return candidate.config is not None and candidate.config.settings_of("pairs") is not None
 
 
-def _percent(share: float) -> str:
-    """A share in per cent; what is not quite all or nothing does not look so.
+def gather_pairs(
+    folder: Path, config: Config, split: Split, rows: Int[Tensor, " n"], *, device: torch.device, seed: int = 0
+) -> Synthesised:
+    """The run in `folder` on these rows of a split."""
+    method = pairs_in(load_method(folder)).to(device)
+    batch = _batch(config, split, rows, device, seed=seed)
+    several = len(method.criteria) > 1
+    return Synthesised(
+        make_pairs(method, batch, split.files(rows)),
+        noise_ladder(method, batch, len(rows)),
+        criterion_ladder(method, batch, len(rows)) if several else None,
+    )
 
-    >>> _percent(0.9995), _percent(1.0), _percent(0.31)
-    ('99.9 %', '100 %', '31 %')
-    """
-    percent = 100 * share
-    near = 0 < percent < 1 or 99 < percent < 100
-    return f"{min(percent, 99.9):.1f} %" if near else f"{percent:.0f} %"
+
+def _batch(config: Config, split: Split, rows: Int[Tensor, " n"], device: torch.device, *, seed: int) -> Batch:
+    """The rows, then others until the batch is as large as in training: Grad-CAM compares images with one another."""
+    size = max(len(rows), min(config.data.batch // config.run.accumulate, len(split.labels)))
+    others = spread_over_classes(split.labels, size, seed=seed).tolist()
+    shown = set(rows.tolist())
+    chosen = torch.tensor([*rows.tolist(), *(row for row in others if row not in shown)][:size])
+    images, aspect = split.store.images[chosen].to(device), split.store.aspect[chosen.to(split.store.aspect.device)]
+    plainly = changed(config, {"run.compile": "off"})
+    return Batch(
+        image=plain_images(plainly)(images, aspect.to(device)),
+        views=build_views(plainly)(
+            images, aspect.to(device), chosen.to(device), Generator(device).manual_seed(fold(seed, 0))
+        ),
+        index=chosen.to(device),
+        seed=fold(seed, 1),
+    )
+
+
+def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
+    """Three pictures of every run that makes pairs; where there are several, files are named after their runs."""
+    able = [candidate for candidate in visit.candidates if makes_pairs(candidate)]
+    if not able:
+        first = visit.candidates[0].name
+        raise UserError(f"{first} makes no pairs, as it has no decoder; give a run with --wrappers pairs")
+    rows, device = visit.choose(asked.images), visit.setting.device
+    for candidate, short in zip(able, short_names([candidate.name for candidate in able]), strict=True):
+        assert candidate.folder is not None and candidate.config is not None  # as it makes pairs
+        made = gather_pairs(candidate.folder, candidate.config, visit.split, rows, device=device, seed=asked.seed)
+        ending = f"-{file_name(short)}" if len(able) > 1 else ""
+        yield from _pages(made, short, ending, _note(visit, candidate.config, len(rows)), asked)
+
+
+def _pages(made: Synthesised, run: str, ending: str, note: str, asked: Show) -> Iterator[tuple[str, Figure]]:
+    style = THEMES[asked.theme]
+    yield f"pairs{ending}", draw_pairs(made.pairs, style, title=f"Pairs made by {run}", note=note)
+    under = f"{note} Under each twin, how much its pixels moved on average, of 1. ε ×1 is the noise of training."
+    title = f"Twins made by {run} as the noise grows"
+    yield f"pairs-noise{ending}", draw_ladder(made.noise, style, title=title, note=under)
+    if made.criteria:
+        under = f"{note} Under each twin, how much its pixels moved on average, of 1; every column has the same draw."
+        title = f"Twins made by {run}, by criterion"
+        yield f"pairs-criteria{ending}", draw_ladder(made.criteria, style, title=title, note=under)
+
+
+def _note(visit: Visit, config: Config, count: int) -> str:
+    seen = visit.side == "train" and visit.config.data.root == config.data.root
+    trust = "the decoder was trained on: it rebuilds others less well" if seen else "the run never saw"
+    return f"{visit.said(count)}, which {trust}."

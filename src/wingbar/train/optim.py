@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from wingbar.errors import UserError
-from wingbar.schedules import cosine
+from wingbar.methods.schedules import cosine
 from wingbar.types import ParamGroup
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""Settings: sections as dataclasses, entries of methods, names, limits, files, recipes."""

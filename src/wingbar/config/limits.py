@@ -1,0 +1,91 @@
+"""What is refused before any work is done: numbers that make no sense, settings that do not go together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from wingbar.config.entry import TINY
+from wingbar.config.sections import FILE_ENDINGS
+from wingbar.config.settings import Config, named
+from wingbar.errors import UserError
+
+__all__ = ["check_device", "check_limits", "check_root", "check_together", "check_weights"]
+
+FOREVER = math.inf
+# Inclusive limits of every number; those of a method's own stand in its entry.
+LIMITS = {
+    "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (TINY, 1),
+    "data.view_count": (2, FOREVER), "data.local": (0, FOREVER), "data.local_size": (32, 448),
+    "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1), "data.holdout": (0, 0.9),
+    "data.colour": (0, 1), "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
+    "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
+    "optim.encoder": (0, FOREVER), "optim.layer_decay": (TINY, 1), "optim.clip": (TINY, FOREVER),
+    "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
+    "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
+    "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
+    "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER), "run.pictures_every": (0, FOREVER),
+}  # fmt: skip
+ENDLESS = {"run.save_minutes", "optim.clip"}  # infinite means: never
+
+
+def check_limits(config: Config) -> None:
+    """Refuse numbers that make no sense, and devices that do not exist."""
+    values, limits, endless = named(config), dict(LIMITS), set(ENDLESS)
+    for part in config.parts:
+        section = part.name if part.entry.wraps else "method"
+        limits |= {f"{section}.{name}": both for name, both in part.entry.limits.items()}
+        endless |= {f"{section}.{name}" for name in part.entry.endless}
+    for name, (low, high) in limits.items():
+        value = values[name]
+        if value is not None and not (low <= value <= high and (math.isfinite(value) or name in endless)):
+            above = "above 0" if low == TINY else f"at least {low}"
+            most = f" and at most {high}" if high < FOREVER else " and finite" if math.isinf(value) else ""
+            raise UserError(f"{name} is {value}; it must be {above}{most}")
+    check_device(config.run.device)
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that do not go together."""
+    for sentence in _contradictions(config):
+        raise UserError(sentence)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    data, parts, optim = config.data, config.run.accumulate, config.optimised
+    if data.batch % parts:
+        yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
+    if data.views == "asymmetric" and data.view_count != 2:
+        yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
+    if data.root == "lookalike" and (data.options or data.download):
+        yield "data.options and data.download are for data sets read from files; lookalike has neither"
+    if (optim.heads or 0) + (optim.warmup or 0) > config.run.epochs:
+        yield (
+            f"optim.heads {optim.heads} and optim.warmup {optim.warmup} are longer than the {config.run.epochs} epochs "
+            "of the run; lower them or raise run.epochs"
+        )
+    for part in config.parts:
+        yield from part.entry.problems(part.settings, config)
+
+
+def check_device(name: str) -> None:
+    """Refuse what no device is called; whether it is here, torch knows."""
+    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", name):
+        raise UserError(f"no device is called {name!r}; use auto, cpu, cuda, cuda:1 or mps")
+
+
+def check_root(config: Config) -> None:
+    """Refuse a folder of the user's own that is not there; of a published set, its reader says how to get it."""
+    data = config.data
+    if data.root == "lookalike" or data.name not in ("flat", "folder", "csv") or Path(data.root).expanduser().exists():
+        return
+    raise UserError(f"{data.root} is missing; give data.root a folder of images, a CSV file, or `lookalike`")
+
+
+def check_weights(given: str) -> None:
+    """Refuse a weights file that is not there."""
+    path = Path(given).expanduser()
+    if path.suffix in FILE_ENDINGS and not path.exists():
+        raise UserError(f"the weights file {path} does not exist")

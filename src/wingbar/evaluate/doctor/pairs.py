@@ -1,0 +1,115 @@
+"""Which pictures may be one: found by hashes and thumbnails, proven by their tiles; or found by an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from wingbar.data.census import Exam, thumbnails
+from wingbar.data.duplicates import Close, Thumbnails, close_pairs, correlations, groups, perceptual_hash, similar_pairs
+from wingbar.evaluate.doctor.evidence import Alike
+from wingbar.evaluate.doctor.report import Entry, Kind, Pair, Settings
+
+__all__ = ["Subjects", "find_pairs", "group_pairs"]
+
+Features = Float[Tensor, "n dim"]  # of length 1
+
+
+class Subjects(NamedTuple):
+    """The pictures that are compared with one another, of all splits; blank and unreadable ones are not."""
+
+    entries: tuple[Entry, ...]
+    exams: tuple[Exam, ...]
+    rows: Mapping[str, list[int]]  # of each split's listing
+
+
+class Match(NamedTuple):
+    """Two subjects, by number, and how they came together; fields as in Pair."""
+
+    first: int
+    second: int
+    distance: int | None
+    mirrored: bool
+    correlation: float
+    proven: bool = False  # by more than hash and thumbnail
+
+
+Prove = Callable[[Sequence[Alike]], Iterator[bool]]
+
+
+def find_pairs(
+    subjects: Subjects, features: Features | None, settings: Settings, prove: Prove
+) -> tuple[tuple[Pair, ...], bool]:
+    """All pairs, the worst first, and whether these are all there are."""
+    if not subjects.exams:
+        return (), True
+    seen = thumbnails(subjects.exams)
+    close = close_pairs(perceptual_hash(seen), within=settings.near)
+    matches = [match for match in _matches(close, seen) if _confirmed(subjects, match, settings.alike)]
+    matches = _with_proofs(subjects, matches, prove, most=settings.compared)
+    if features is not None:
+        known = {match[:2] for match in matches}
+        near = [pair for pair in similar_pairs(features, least=settings.cosine) if pair not in known]
+        matches += [match._replace(distance=None) for match in _matches(_unhashed(near), seen)]
+    pairs = [_pair(subjects, match, features) for match in matches]
+    return tuple(sorted(pairs, key=lambda pair: pair.badness)), close.complete
+
+
+def _matches(close: Close, seen: Thumbnails) -> Iterator[Match]:
+    columns = (column.tolist() for column in (*close[:4], correlations(seen, close)))
+    return (Match(*values) for values in zip(*columns, strict=True))
+
+
+def _unhashed(pairs: Sequence[tuple[int, int]]) -> Close:
+    """Pairs of which no distance is known."""
+    first, second = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
+    return Close(first, second, torch.zeros_like(first), torch.zeros_like(first, dtype=torch.bool))
+
+
+def _confirmed(subjects: Subjects, match: Match, alike: float) -> bool:
+    """Whether the thumbnails are alike; one of fine grain has an empty one and is told by its bytes."""
+    return match.correlation >= alike or _kind(subjects, match) != "alike"
+
+
+def _with_proofs(subjects: Subjects, matches: Sequence[Match], prove: Prove, *, most: int) -> list[Match]:
+    """The same matches, those proven that only hash and thumbnail have found and the pictures themselves confirm."""
+    open_ones = [match for match in matches if _kind(subjects, match) == "alike"]
+    open_ones = sorted(nlargest(most, open_ones, key=lambda match: match.correlation))
+    proofs = prove([Alike(match.first, match.second, match.mirrored) for match in open_ones])
+    proven = {match[:2] for match, proof in zip(open_ones, proofs, strict=True) if proof}
+    return [match._replace(proven=match[:2] in proven) for match in matches]
+
+
+def _kind(subjects: Subjects, match: Match) -> Kind:
+    first, second = subjects.exams[match.first], subjects.exams[match.second]
+    if first.file == second.file:
+        return "same file"
+    if first.pixels == second.pixels:
+        return "same pixels"
+    return "near" if match.proven else "neighbours" if match.distance is None else "alike"
+
+
+def _pair(subjects: Subjects, match: Match, features: Features | None) -> Pair:
+    return Pair(
+        subjects.entries[match.first],
+        subjects.entries[match.second],
+        _kind(subjects, match),
+        match.distance,
+        match.correlation,
+        match.mirrored,
+        None if features is None else float(features[match.first] @ features[match.second]),
+    )
+
+
+def group_pairs(pairs: Sequence[Pair]) -> tuple[tuple[Entry, ...], ...]:
+    """Pictures that pairs connect; what only looks alike is no proof, so it connects nothing."""
+    sure = [pair for pair in pairs if pair.sure]
+    members = sorted({entry for pair in sure for entry in pair[:2]})
+    number = {entry: row for row, entry in enumerate(members)}
+    ends = torch.tensor([[number[pair.first], number[pair.second]] for pair in sure], dtype=torch.int64).reshape(-1, 2)
+    return tuple(tuple(members[row] for row in group) for group in groups(len(members), *ends.unbind(dim=1)))

@@ -1,0 +1,141 @@
+"""What an evaluation leaves behind: a line per metric that says where it comes from, and values image by image."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from wingbar.evaluate.result import Result
+from wingbar.evaluate.subject import Subject
+from wingbar.files import append, read_lines
+from wingbar.metrics.intervals import Interval
+from wingbar.metrics.scores import Score, per_class
+from wingbar.tensors import save_tensors
+from wingbar.train.provenance import installed
+
+__all__ = ["commit", "provenance", "read_result", "write_result"]
+
+TELLS = {"encoder", "recipe", "seed", "wingbar", "commit"}  # of the provenance: what may differ between equal results
+
+
+def provenance(subject: Subject, protocol: str) -> dict[str, Any]:
+    """Everything needed to make a number again."""
+    candidate, setting = subject.candidate, subject.setting
+    return {
+        "encoder": candidate.name,
+        "architecture": subject.architecture,
+        "weights": subject.weights,
+        "recipe": candidate.recipe,
+        "seed": candidate.config.run.seed if candidate.config else None,  # of the run
+        "protocol": protocol,
+        "evaluation_seed": setting.seed,
+        "bn": setting.bn,
+        "view": setting.view,
+        "size": subject.size,
+        "stored": subject.test.store.images.shape[-1],
+        "precision": setting.precision,
+        "whiten": subject.whiten,
+        "split": {"train": subject.train.digest, "test": subject.test.digest},
+        "images": {"train": len(subject.train.labels), "test": len(subject.test.labels)},
+        "wingbar": installed("wingbar"),
+        "commit": commit(),
+    }
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the source tree this runs from, with a + if files differ from it; None if it is not one."""
+    home = Path(__file__).parents[3]
+    if not (home / ".git").exists():
+        return None
+    try:
+        name, changes = (
+            subprocess.run(["git", "-C", home, *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("--no-optional-locks", "status", "--porcelain", "--", "src"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name + "+" * bool(changes)
+
+
+def write_result(out: Path, subject: Subject, protocol: str, result: Result) -> None:
+    """Append a line per metric to metrics.jsonl; per-image and per-class values go to a file that the lines name."""
+    made_by = provenance(subject, protocol)
+    file = _values_file(subject, protocol)
+    save_tensors(out / file, _values(subject, result), metadata={"provenance": json.dumps(made_by)})
+    made_by |= {"values": file, "time": time.time()}
+    lines = [{**made_by, **_line(metric, found)} for metric, found in result.scores.items()]
+    lines += [{**made_by, "metric": name, "value": value} for name, value in result.readings.items()]
+    lines += [{**made_by, "metric": f"{protocol} in words", "words": result.words}] if result.words else []
+    append(out / "metrics.jsonl", lines)
+
+
+def _line(metric: str, found: Score) -> dict[str, Any]:
+    return {"metric": metric, **found.interval._asdict(), "n": len(found.values), **found.facts}
+
+
+def _values_file(subject: Subject, protocol: str) -> str:
+    """The same for the same evaluation, so that doing it again replaces it."""
+    name = re.sub(r"[^\w.-]+", "_", subject.candidate.name.strip("/."))[-60:]
+    setting = subject.setting
+    white = "" if subject.whiten is None else f"-white{subject.whiten:g}"
+    how = f"{protocol}-{setting.bn}-{setting.view}{white}"
+    return f"{name}-{subject.weights[:8]}-{how}-{subject.test.digest}.safetensors"
+
+
+def _values(subject: Subject, result: Result) -> dict[str, Any]:
+    """Per image, per class and per row; labels beside them."""
+    labels = subject.test.labels
+    queries = result.rows.get("query")
+    own = labels if queries is None else labels[queries.cpu()]
+    found = {"labels": labels, **{name: values.cpu() for name, values in result.rows.items()}}
+    for metric, scored in result.scores.items():
+        found[metric] = scored.values
+        if len(scored.values) == len(own) and "per class" not in metric:
+            found[f"{metric} by class"] = per_class(scored.values, own)
+    return {name: values.clone() for name, values in found.items()}  # none shares memory with another
+
+
+# --- read back -------------------------------------------------------------------------------------------------------
+
+
+def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
+    """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
+    made_by = provenance(subject, protocol)
+    same = {name: value for name, value in made_by.items() if name not in TELLS}
+    lines = [line for line in read_lines(out / "metrics.jsonl") if _holds(line, same)]
+    latest = [line for line in lines if line["time"] == lines[-1]["time"]]
+    if not latest:
+        return None
+    try:
+        values = load_file(out / latest[0]["values"])
+        scores = {
+            line["metric"]: _read_score(line, values[line["metric"]], made_by) for line in latest if "low" in line
+        }
+    except (OSError, SafetensorError, KeyError):
+        return None
+    if any(not math.isclose(one.values.double().mean(), one.interval.value, abs_tol=1e-6) for one in scores.values()):
+        return None  # another evaluation has replaced the values since
+    readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
+    words = [sentence for line in latest for sentence in line.get("words", ())]
+    return Result(scores, readings=readings, words=tuple(words))
+
+
+def _holds(line: dict[str, Any], facts: dict[str, Any]) -> bool:
+    return all(line.get(name) == value for name, value in facts.items())
+
+
+def _read_score(line: dict[str, Any], values: Tensor, made_by: dict[str, Any]) -> Score:
+    known = {*made_by, "metric", "value", "low", "high", "n", "values", "time"}
+    facts = {name: value for name, value in line.items() if name not in known}
+    return Score(Interval(line["value"], line["low"], line["high"]), values, facts)

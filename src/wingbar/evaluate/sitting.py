@@ -1,0 +1,76 @@
+"""Encoders of any origin sit the protocols on one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.options import Evaluate
+from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
+from wingbar.evaluate.record import write_result
+from wingbar.evaluate.splits import find_sources, open_split
+from wingbar.evaluate.subject import Setting, Subject, check_candidate
+from wingbar.evaluate.table import Row
+from wingbar.evaluate.wanted import Wanted, chosen, resolve
+from wingbar.metrics.scores import Score
+from wingbar.train.machine import choose_device
+
+__all__ = ["Examined", "examine", "sit"]
+
+
+class Examined(NamedTuple):
+    """All encoders with their scores, and where every number with its origin is written."""
+
+    rows: list[Row]
+    out: Path
+
+
+def examine(asked: Evaluate) -> Examined:
+    """Every encoder on every protocol, on one data set."""
+    wanted, config, out = resolve(asked)
+    protocols, candidates = chosen(asked.protocols), [_candidate(one, asked) for one in wanted]
+    setting, sources = _setting(asked, choose_device(asked.device)), find_sources(config)
+    for candidate in candidates:
+        check_candidate(candidate, setting)  # before images are decoded for nothing
+    train, test = (open_split(config, source, setting.device, quiet=asked.quiet) for source in sources)
+    if "attention" not in asked.protocols and not test.annotated:
+        protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
+    powers = [None, asked.power] if asked.whiten else [None]
+    subjects = [Subject(candidate, train, test, setting, power) for candidate in candidates for power in powers]
+    return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
+
+
+def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> Row:
+    """One encoder on every protocol; each result is on the disk as soon as it is there."""
+    scores, words = dict[str, Score](), list[str]()
+    for name in protocols if subject.whiten is None else [name for name in protocols if name in ON_FEATURES]:
+        result = PROTOCOLS[name](subject, asked)
+        write_result(out, subject, name, result)
+        scores |= result.scores
+        words += result.words
+    candidate = (
+        subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
+    )  # no seed's twin
+    return Row(candidate._replace(name=subject.name), scores, words)
+
+
+def _candidate(wanted: Wanted, asked: Evaluate) -> Candidate:
+    return find_candidate(wanted, encoder=asked.encoder, weights=asked.weights, seed=asked.seed)
+
+
+def _setting(asked: Evaluate, device: torch.device) -> Setting:
+    return Setting(
+        device=device,
+        bn=asked.bn,
+        view=asked.view,
+        precision=asked.precision,
+        size=asked.data.size,
+        batch=asked.batch,
+        seed=asked.seed,
+        cache=asked.data.cache,
+        quiet=asked.quiet,
+    )

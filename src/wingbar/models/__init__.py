@@ -1,0 +1,1 @@
+"""Networks and their weights: trunks, decoders, heads, whitening, embedders."""

@@ -1,0 +1,108 @@
+"""`wingbar bench step`: one training step on random images, the paper's listing beside ours beside MoCo v2."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from wingbar.config.entry import Number
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed
+from wingbar.reproduce.bench.clock import Timing, time_repeats
+from wingbar.reproduce.bench.literal import Pseudocode
+from wingbar.reproduce.bench.options import CASES, Case, Step, check
+from wingbar.reproduce.bench.table import Row
+from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes
+from wingbar.types import Batch
+
+__all__ = ["bench_step", "memory_given_back", "time_step"]
+
+
+def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+    """A row per case; `tell` hears the name of each before it begins."""
+    check(options)
+    timings: dict[str, Timing] = {}
+    for name in options.cases:
+        tell(name)
+        config, listing = _config(CASES[name], options), CASES[name].listing
+        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, listing=listing)
+    return [_row(name, timings, options.batch) for name in timings]
+
+
+def _config(case: Case, options: Step) -> Config:
+    settings = {
+        "encoder.name": options.encoder,
+        "encoder.weights": "random",
+        "data.size": options.size,
+        "data.batch": options.batch,
+        "run.device": options.device,
+        **case.settings,
+    }
+    return changed(recipe_named(case.recipe), settings)
+
+
+def time_step(config: Config, *, repeats: int, warmup: int, listing: bool = False) -> Timing:
+    """A step on one batch of random images, ours or the listing's; nothing else is on the device meanwhile."""
+    device = choose_device(config.run.device)
+    with memory_given_back():
+        return time_repeats(_stepper(config, listing=listing), repeats=repeats, warmup=warmup, device=device)
+
+
+def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
+    """A function that makes one step of training on the same random batch."""
+    device = choose_device(config.run.device)
+    built = build_method(config)
+    method = prepare(config, Pseudocode(built) if listing else built, device).train()
+    optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
+    autocast = choose_autocast(config.run.precision, device)
+
+    def step(number: int) -> None:
+        train(
+            method, lambda step: [batch], optimizers, lambda step: 1.0, start=number, stop=number + 1, autocast=autocast
+        )
+
+    return step
+
+
+def _random_batch(config: Config, device: torch.device) -> Batch:
+    shape = config.data.batch, 3, config.data.size, config.data.size
+    image, *views = (torch.randn(shape, device=device) for _ in range(3))
+    return Batch(image, tuple(views), torch.arange(len(image), device=device))
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """Afterwards, what was used inside and is no longer needed is free, on the device as well."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _row(name: str, timings: Mapping[str, Timing], batch: int) -> Row:
+    """One case beside the others: how much faster than the listing, how near to the floor that MoCo v2 sets."""
+    timing = timings[name]
+    values: dict[str, float | None] = {
+        "images/s": timing.per_second(batch),
+        "ms": timing.ms,
+        "ms, 25 %": timing.quartiles[0],
+        "ms, 75 %": timing.quartiles[1],
+        "GB": timing.gigabytes,
+    }
+    listing, moco = (timings.get(case) for case in ("listing, PyTorch's defaults", "MoCo v2"))
+    if listing:
+        values["× listing"] = listing.ms / timing.ms
+    if moco and name == "ours":
+        values["share of floor"] = moco.ms * _passes(name) / _passes("MoCo v2") / timing.ms
+    return Row(name, values)
+
+
+def _passes(case: str) -> Number:
+    return step_passes(recipe_named(CASES[case].recipe))

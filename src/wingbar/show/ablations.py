@@ -1,0 +1,127 @@
+"""A score over the value of one setting, from runs that differ in nothing else, beside the paper's points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wingbar.config.settings import named
+from wingbar.errors import UserError
+from wingbar.evaluate.compare import but
+from wingbar.files import read_lines
+from wingbar.metrics.intervals import Interval, over_repeats
+from wingbar.metrics.reported import points
+from wingbar.models.weights import load_encoder, weights_hash
+from wingbar.show.chronicle import Chronicle, read_chronicles
+from wingbar.show.figures.contents import Curve, Panel
+
+__all__ = ["ABLATED", "gather_ablations", "papers_points"]
+
+ABLATED = {  # setting → as the paper writes it
+    "pairs.alpha": "α, weight of reconstruction",
+    "pairs.nu": "ν, weight of pairs",
+    "pairs.kappa": "κ, threshold of spread",
+    "pairs.eps_g": "ε of Grad-CAM",
+    "pairs.eps_var": "ε of low variance",
+}
+METRICS = ("paper", "linear", "kNN", "rank-1", "mAP")  # the first that all runs have
+HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, beside the encoder
+
+
+class Scored(NamedTuple):
+    """A run, its scores, and how they were found."""
+
+    run: Chronicle
+    scores: Mapping[str, Interval]
+    way: str
+
+    def value(self, setting: str) -> float:
+        """Of one of its settings."""
+        return float(named(self.run.config)[setting])
+
+
+def gather_ablations(folders: Sequence[Path], *, paper: Mapping[str, Sequence[Curve]] | None = None) -> list[Panel]:
+    """A panel for each of the paper's settings in which evaluated runs differ; `paper` has its points, by setting."""
+    scored = _scored(read_chronicles(folders))
+    series = {setting: list(_series(setting, scored)) for setting in ABLATED}
+    return [_panel(setting, found, (paper or {}).get(setting, ())) for setting, found in series.items() if found]
+
+
+def papers_points(dataset: str) -> dict[str, list[Curve]]:
+    """What the paper's ablations on a data set found, by setting; its scores are of its own linear evaluation."""
+    return {
+        setting: [Curve("paper", [x for x, _ in pairs], [y for _, y in pairs], kind="paper")]
+        for setting, pairs in points(dataset).items()
+    }
+
+
+def _series(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
+    """Runs that differ in this setting, maybe in their seed, and in nothing else."""
+    groups: dict[str, list[Scored]] = {}
+    for one in (one for one in scored if setting in named(one.run.config)):
+        groups.setdefault(but(one.run.config, "run.seed", setting), []).append(one)
+    yield from (group for group in groups.values() if len({one.value(setting) for one in group}) > 1)
+
+
+def _panel(setting: str, series: Sequence[Sequence[Scored]], paper: Sequence[Curve]) -> Panel:
+    runs = [one for group in series for one in group]
+    if len({one.way for one in runs}) > 1:
+        raise UserError(
+            f"{runs[0].run.folder} and others were not evaluated alike ({', '.join(HOW)} must be the same); "
+            "evaluate them in one command"
+        )
+    metric = next((name for name in METRICS if all(name in one.scores for one in runs)), None)
+    if metric is None:
+        raise UserError(f"{runs[0].run.folder} and others have no score in common; evaluate them in one command")
+    curves = [_curve(setting, metric, group) for group in series]
+    ours = [curves[0]._replace(name="ours")] if len(curves) == 1 else curves
+    return Panel(ABLATED[setting], setting, f"{metric}, %", [*ours, *paper], listed_x=True)
+
+
+def _curve(setting: str, metric: str, group: Sequence[Scored]) -> Curve:
+    """The mean over seeds with its interval; of a single run the interval over test images."""
+    values: dict[float, dict[int, Interval]] = {}
+    for one in sorted(group, key=lambda one: one.value(setting)):
+        values.setdefault(one.value(setting), {})[one.run.config.run.seed] = one.scores[metric]
+    spans = [_span(list(of_seed.values())) for of_seed in values.values()]
+    y, low, high = ([100 * getattr(span, part) for span in spans] for part in Interval._fields)
+    return Curve(f"ours, like {group[0].run.folder.resolve().name}", list(values), y, low, high)
+
+
+def _span(scores: Sequence[Interval]) -> Interval:
+    return scores[0] if len(scores) == 1 else over_repeats([score.value for score in scores])
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def _scored(runs: Sequence[Chronicle]) -> list[Scored]:
+    """The runs that were evaluated, with their latest scores, all found in the way of the very last."""
+    lines = [line for run in runs for line in _evaluated(run.folder)]
+    scored = []
+    for run, own in ((run, _own(run, lines)) for run in runs):
+        if own:
+            way = _way(own[-1])
+            same = [line for line in own if _way(line) == way]
+            found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
+            scored.append(Scored(run, found, way))
+    return scored
+
+
+def _way(line: Mapping[str, Any]) -> str:
+    return str([line[part] for part in HOW])
+
+
+def _evaluated(folder: Path) -> list[dict[str, Any]]:
+    """Scores in a run's folder; they may be of other encoders, too."""
+    return [line for line in read_lines(folder / "evaluation" / "metrics.jsonl") if "low" in line]
+
+
+def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines about this run's encoder, oldest first."""
+    path = run.folder / "encoder.safetensors"
+    if not lines or not path.exists():
+        return []
+    weights = weights_hash(load_encoder(path))
+    return sorted((line for line in lines if line["weights"] == weights), key=lambda line: float(line["time"]))

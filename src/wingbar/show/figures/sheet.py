@@ -1,0 +1,147 @@
+"""A page on which pictures and words are laid out by hand, in inches from its upper left corner."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from wingbar.show.figures.style import Style, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["MARGIN", "NOTE", "TITLE", "Picture", "Sheet", "drawable", "sheet", "shortened", "wrapped"]
+
+MARGIN = 0.16  # around everything
+TITLE, NOTE = 0.27, 0.14  # heights of the lines above and below
+LINE = 1.35  # height of a line of text, in sizes of its letters
+LETTER = 0.56  # width of a letter, likewise, of texts that are only broken into lines
+POINTS = 72  # in an inch
+HINTING = 1.03  # letters on a grid of pixels are a little wider than their outlines
+
+# Bytes, or colours from 0 to 1 with their opacity.
+Picture: TypeAlias = UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Where to draw."""
+
+    axes: Axes
+    style: Style
+
+    def picture(
+        self,
+        image: UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"],
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+    ) -> None:
+        """Pixels, stretched into a rectangle."""
+        pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) else image
+        place = (x, x + width, y + height, y)
+        self.axes.imshow(pixels, extent=place, aspect="auto", interpolation="lanczos")
+
+    def words(
+        self,
+        text: str,
+        x: float,
+        y: float,
+        *,
+        size: float = 7.0,
+        ink: str = "",
+        align: Literal["left", "center", "right"] = "left",
+        fit: float | None = None,
+        bold: bool = False,
+    ) -> None:
+        """A line whose middle is at this height; a line that does not `fit` loses its middle."""
+        line = drawable(text)
+        weight = "bold" if bold else "normal"
+        if fit is not None:
+            line = shortened(line, lambda words: _length(words, size, weight), fit)
+        colour = ink or self.style.ink
+        self.axes.text(x, y, line, size=size, color=colour, ha=align, va="center_baseline", weight=weight)
+
+    def frame(self, x: float, y: float, width: float, height: float, *, ink: str, dashed: bool = False) -> None:
+        """A rectangle around a picture."""
+        from matplotlib.patches import Rectangle
+
+        pattern = (0, (2.2, 1.4)) if dashed else "solid"
+        self.axes.add_patch(
+            Rectangle((x, y), width, height, fill=False, edgecolor=ink, linewidth=1.5, linestyle=pattern)
+        )
+
+    def bar(self, x: float, y: float, width: float, height: float, *, ink: str) -> None:
+        """A rectangle full of colour."""
+        from matplotlib.patches import Rectangle
+
+        self.axes.add_patch(Rectangle((x, y), width, height, facecolor=ink, linewidth=0))
+
+    def outline(self, inside: Float[Tensor, "h w"], x: float, y: float, width: float, height: float) -> None:
+        """The border of a region of a picture, white on black, so that it is seen on any."""
+        from matplotlib.patheffects import Normal, Stroke
+
+        mask = np.pad(inside.cpu().numpy(), 1)  # so that borders close at the picture's
+        down, across = (np.arange(-0.5, side + 1) / side for side in inside.shape)
+        across, down = x + width * across.clip(0, 1), y + height * down.clip(0, 1)
+        line = self.axes.contour(across, down, mask, levels=[0.5], colors="white", linewidths=0.9)
+        line.set_path_effects([Stroke(linewidth=2.1, foreground="black"), Normal()])
+
+
+@contextmanager
+def sheet(width: float, height: float, style: Style) -> Iterator[tuple[Figure, Sheet]]:
+    """An empty page of this many inches, and the sheet that covers it."""
+    with figure(width, height, style, layout=None) as page:
+        axes = page.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+        axes.set_axis_off()
+        yield page, Sheet(axes, style)
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def shortened(text: str, length: Callable[[str], float], most: float) -> str:
+    """The text as it is, or with its middle left out, so that it fits.
+
+    >>> shortened("Black_Tern_0057.webp", len, 10.0)
+    'Black…webp'
+    """
+    if length(text) <= most:
+        return text
+    shorter = (_without_middle(text, kept) for kept in range(len(text) - 1, 0, -1))
+    return next((cut for cut in shorter if length(cut) <= most), "…")
+
+
+def _without_middle(text: str, kept: int) -> str:
+    """The first and last letters, `kept` of them in all: ends of file names tell more than their middles."""
+    tail = kept // 2
+    return f"{text[: kept - tail]}…{text[len(text) - tail :]}"
+
+
+def wrapped(text: str, width: float, *, size: float = 7.0) -> list[str]:
+    """The lines of a text that is at most so many inches wide."""
+    return textwrap.wrap(text, int(width * POINTS / (LETTER * size)))
+
+
+def drawable(text: str) -> str:
+    """The text with a mark for what no font can draw: control characters, and bytes that are no letters."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _length(text: str, size: float, weight: str) -> float:
+    """How many inches wide a line is."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    width: float = text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+    return HINTING * width / POINTS

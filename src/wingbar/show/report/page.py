@@ -1,0 +1,125 @@
+"""The page: a report's contents as JSON inside one HTML file with its style and its script; nothing else is loaded."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from torch import Tensor
+
+from wingbar.show.report.charts import panel_json, spreads_json
+from wingbar.show.report.contents import Figures, Report
+from wingbar.show.report.figures import attended_json, flocks_json, ladder_json, pairs_json, ranking_json
+from wingbar.show.report.tables import scores_json, tests_json
+from wingbar.terminal import printable
+
+__all__ = ["make_page", "report_json"]
+
+SCRIPTS = ("elements", "tables", "sheets", "chart", "pictures", "spreads", "map", "sections", "report")  # in this order
+
+
+def make_page(report: Report) -> str:
+    """The whole file; what is in it depends on the report alone."""
+    style, script = _asset("report.css"), "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    parts = {
+        "policy": _policy(style, script),
+        "title": html.escape(printable(report.title)),
+        "style": style,
+        "script": script,
+        "data": _embedded(report_json(report)),
+    }
+    before, *pieces = _asset("page.html").split("{{")  # once: what is put in may hold braces itself
+    filled = (parts[name] + after for name, after in (piece.split("}}", 1) for piece in pieces))
+    return before + "".join(filled)
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """Everything the page shows, as plain values."""
+    return plain(
+        {
+            "title": report.title,
+            "summary": report.summary,
+            "runs": report.runs,
+            "made": report.made,
+            "verdicts": [verdict._asdict() for verdict in report.verdicts],
+            "scores": scores_json(report.scored, report.seeds),
+            "tests": tests_json(report.scored),
+            "unscored": report.unscored,
+            "basis": report.basis,
+            **_figures_json(report.figures),
+            "settings": [setting._asdict() for setting in report.settings],
+            "origins": [origin._asdict() for origin in report.origins],
+            "commands": [command._asdict() for command in report.commands],
+        }
+    )
+
+
+def _figures_json(figures: Figures) -> dict[str, Any]:
+    def sampled(section: str, content: dict[str, Any]) -> dict[str, Any]:
+        """With its caption saying which images these are."""
+        return content | {"caption": f"{content['caption']} {figures.sampled.get(section, '')}".strip()}
+
+    ladders = [ladder_json(name, one) for name, ladders in figures.ladders.items() for one in ladders]
+    return {
+        "pairs": [sampled("pairs", pairs_json(name, pairs)) for name, pairs in figures.pairs.items()],
+        "ladders": [sampled("pairs", ladder) for ladder in ladders],
+        "attended": [sampled("cam", attended_json(attended)) for attended in figures.attended],
+        "spreads": [spreads_json(name, spreads) for name, spreads in figures.spreads.items()],
+        "panels": [panel_json(panel) for panel in figures.panels],
+        "ranking": sampled("neighbours", ranking_json(figures.ranking)) if figures.ranking else None,
+        "flocks": flocks_json(figures.flocks),
+        "missing": figures.missing,
+    }
+
+
+def plain(value: Any) -> Any:
+    r"""Tensors and tuples as lists, named tuples as objects, numbers that JSON does not know as null, text as text.
+
+    >>> plain({"a": (1, float("nan"), "no Unicode: \udcff")})
+    {'a': [1, None, 'no Unicode: \\udcff']}
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {printable(str(name)): plain(inner) for name, inner in value.items()}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _embedded(content: Any) -> str:
+    """JSON that cannot end the element it stands in: < and & never occur, whatever files and classes are called."""
+    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be requested, and nothing may run but this one script."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            "img-src data:",
+            f"style-src '{_digest(style)}'",
+            f"script-src '{_digest(script)}'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(sha256(text.encode()).digest()).decode("ascii")
+
+
+def _asset(name: str) -> str:
+    return (files("wingbar.show.report") / "assets" / name).read_text(encoding="utf-8")

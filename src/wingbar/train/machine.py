@@ -1,0 +1,124 @@
+"""What a run is made on: device, precision, compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from wingbar.config.limits import check_device
+from wingbar.config.settings import Config
+from wingbar.errors import UserError
+from wingbar.models.decoder import LightDecoder, MirrorDecoder
+from wingbar.models.encoder import Encoder
+
+__all__ = [
+    "choose_autocast",
+    "choose_device",
+    "compile_parts",
+    "describe_memory",
+    "forget_compiled",
+    "gpu_name",
+    "on_gpu_compiled",
+    "on_the_cpu",
+    "release_parts",
+    "uncompiled",
+    "will_compile",
+]
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(name)
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"run.device asks for {name}, but {torch.cuda.device_count()} CUDA devices are here; use cpu or auto"
+        )
+    return device
+
+
+def gpu_name(name: str) -> str | None:
+    """What kind of GPU a device is; None if it is none."""
+    device = choose_device(name)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def describe_memory(device: torch.device) -> str:
+    """What has to hold everything that is computed on a device, in words."""
+    if device.type != "cuda":
+        return "the memory of this machine"
+    about = torch.cuda.get_device_properties(device)
+    return f"this GPU ({about.name}, {about.total_memory / 2**30:.0f} GiB)"
+
+
+def on_the_cpu() -> str:
+    """That a CPU computes, why, and with what."""
+    why = "run.device is cpu" if torch.cuda.is_available() else "no GPU here"
+    threads = torch.get_num_threads()
+    return f"{why}, training on the CPU with {threads} thread{'s' * (threads > 1)}"
+
+
+def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """bf16 autocast on CUDA or when asked for; nothing in fp32."""
+    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
+        return lambda: torch.autocast(device.type, torch.bfloat16)
+    return nullcontext
+
+
+def will_compile(config: Config) -> bool:
+    """Whether encoder and decoder are compiled; by default on CUDA only, it does not pay on a CPU."""
+    on_cuda = choose_device(config.run.device).type == "cuda"
+    return config.run.compile == "on" or (config.run.compile == "auto" and on_cuda)
+
+
+def on_gpu_compiled(config: Config, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A tensor function compiled where that pays: on a GPU, unless compilation is off."""
+    on_gpu = choose_device(config.run.device).type == "cuda"
+    return torch.compile(function, dynamic=False) if on_gpu and config.run.compile != "off" else function
+
+
+def compile_parts(method: Any) -> None:
+    """Compile encoder, teacher and decoder in place; their keys stay. `release_parts` undoes it.
+
+    On a GPU each becomes a CUDA graph: launched one by one, their kernels would keep the host busier than the device.
+    """
+    torch._dynamo.reset()  # or a second run in this process would find the cache full and train uncompiled
+    on_gpu = any(parameter.is_cuda for parameter in method.parameters())
+    for part in _compilable(method):
+        # every size its own code: made for any size, the half-size pairs of `fast` would lose half of what they save
+        part.compile(dynamic=False, mode="reduce-overhead" if on_gpu else "default")
+
+
+def release_parts(method: Any) -> None:
+    """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
+    for part in _compilable(method):
+        part._compiled_call_impl = None
+
+
+def forget_compiled(method: Any) -> None:
+    """Uncompiled again, and the memory of CUDA graphs given back."""
+    if any(part._compiled_call_impl for part in _compilable(method)):
+        release_parts(method)
+        torch._dynamo.reset()
+
+
+@contextmanager
+def uncompiled(method: Any) -> Iterator[None]:
+    """Inside, compiled parts run as they are written: a rare pass in another mode is not worth minutes of compiling."""
+    compiled = [(part, part._compiled_call_impl) for part in _compilable(method)]
+    release_parts(method)
+    try:
+        yield
+    finally:
+        for part, call in compiled:
+            part._compiled_call_impl = call
+
+
+def _compilable(method: Any) -> Iterator[nn.Module]:
+    return (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))

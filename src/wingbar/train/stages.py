@@ -1,0 +1,207 @@
+"""From settings to the method and the stages of a run: batches, views, optimisers, on the device and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wingbar.config.entry import Context, Number
+from wingbar.config.limits import check_together
+from wingbar.config.sections import Optim
+from wingbar.config.settings import Config
+from wingbar.data import views
+from wingbar.data.batches import Batches, fold
+from wingbar.data.placement import place
+from wingbar.data.store import Store
+from wingbar.models.encoder import check_size, layers_of
+from wingbar.models.weights import encoder_with_weights
+from wingbar.train import optim
+from wingbar.train.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
+from wingbar.types import Method, Views
+
+__all__ = [
+    "Stage",
+    "build_method",
+    "build_optimizers",
+    "build_stages",
+    "build_views",
+    "first_passes",
+    "plain_images",
+    "prepare",
+    "step_passes",
+]
+
+
+def build_method(config: Config, *, steps: int = 1) -> Any:
+    """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
+
+    `steps` are those of the whole training; one that is not trained needs none.
+    """
+    check_together(config)
+    torch.manual_seed(config.run.seed)
+    frozen = config.encoder.batchnorm == "frozen"
+    encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
+    check_size(encoder, config.data.size)
+    torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
+    context = Context(steps, batch=config.data.batch, size=config.data.size, weights=config.encoder.weights)
+    built: Any = encoder
+    for part in config.parts:
+        built = part.entry.function(part.entry.build)(built, part.settings, context)
+    return built
+
+
+class Stage(NamedTuple):
+    """A part of a run: what is trained before training, or training."""
+
+    name: str
+    method: Any
+    batches: Batches
+    optimizers: optim.Optimizers
+    schedule: optim.Schedule  # factors on the rates, by the step
+    passes: Number  # work of a step, in passes of the encoder per image
+    product: nn.Module | None = None  # what stays of it and is worth keeping for other runs
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in all."""
+        return self.schedule.steps
+
+
+def prepare(config: Config, method: Any, device: torch.device) -> Any:
+    """The method on the device, in the memory layout and compiled as asked."""
+    layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
+    method.to(device=device, memory_format=layout)
+    if will_compile(config):
+        compile_parts(method)
+    return method
+
+
+def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
+    """What wrappers want to be trained first, then training; on the device and compiled as asked."""
+    prepare(config, method, device)
+    placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
+    return [*_preparations(config, method, placed), _training(config, method, placed, device)]
+
+
+def _training(config: Config, method: Any, store: Store, device: torch.device) -> Stage:
+    augment = build_views(config)
+    if isinstance(augment, nn.Module):
+        augment.to(device)
+    batches = _batches(config, store, augment, epochs=config.run.epochs)
+    asked = config.optimised
+    schedule = optim.Schedule(
+        steps=batches.steps,
+        per_epoch=batches.per_epoch,
+        how=asked.schedule or "epoch",
+        warmup=asked.warmup or 0.0,
+        heads=asked.heads or 0.0,
+    )
+    return Stage("train", method, batches, build_optimizers(config, method), schedule, step_passes(config))
+
+
+def _preparations(config: Config, method: Any, store: Store) -> Iterator[Stage]:
+    """A stage for every wrapper that wants one."""
+    around = dict(zip([part.name for part in reversed(config.wrappers)], _layers(method), strict=False))
+    for number, part in enumerate(config.wrappers):
+        entry = part.entry
+        if not entry.before or not entry.before_passes(part.settings):
+            continue
+        batches = _batches(config, store, _no_views, stream=1 + number)
+
+        def everything(batches: Batches = batches) -> Iterator[Tensor]:
+            with uncompiled(method):
+                yield from batches.everything()
+
+        made = entry.function(entry.before)(around[part.name], part.settings, everything, images=len(store.images))
+        batches = replace(batches, steps=made.epochs * batches.per_epoch)
+        schedule = optim.Schedule(steps=batches.steps, per_epoch=batches.per_epoch)
+        optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config.optimised, config))
+        passes = entry.before_passes(part.settings) / made.epochs
+        yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
+
+
+def _layers(method: Any) -> Iterator[Method]:
+    """The method, what it wraps, what that wraps: outermost first."""
+    while method is not None:
+        yield method
+        method = getattr(method, "base", None)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def build_views(config: Config) -> Views:
+    """What makes views of stored images, compiled where that pays."""
+    entry, data = config.method.entry, config.data
+    name = data.views or entry.views
+    if name not in views.VIEWS:
+        return entry.function(name)(data)
+    augment = views.VIEWS[name](data)
+    recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)
+    return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
+
+
+def _no_views(images: Tensor, aspect: Tensor, index: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return ()
+
+
+def plain_images(config: Config) -> Callable[[Tensor, Tensor], Tensor]:
+    """The un-augmented image the decoder must reproduce (A32)."""
+    size = config.data.size
+    if config.data.plain == "centre":
+        centre = on_gpu_compiled(config, views.centre)
+        return lambda images, aspect: centre(images, aspect, size=size)
+    plain = on_gpu_compiled(config, views.plain)
+    return lambda images, aspect: plain(images, size=size)
+
+
+def _batches(config: Config, store: Store, augment: Views, *, stream: int = 0, epochs: int = 0) -> Batches:
+    seed, parts, size = fold(config.run.seed, stream), config.run.accumulate, config.data.batch
+    looked_at = any(part.entry.looks_at_images for part in config.parts)
+    plain = plain_images(config) if looked_at else _no_image
+    steps = epochs * (len(store.images) // size)
+    return Batches(store, augment, plain, size=size, seed=seed, parts=parts, steps=steps)
+
+
+def _no_image(images: Tensor, aspect: Tensor) -> Tensor:
+    """Images without pixels: most methods learn from views alone, and a plain image nobody sees costs time."""
+    return images.new_empty(len(images), 3, 0, 0, dtype=torch.float32)
+
+
+# --- work and rates --------------------------------------------------------------------------------------------------
+
+
+def step_passes(config: Config) -> Number:
+    """Encoder passes per image of a training step.
+
+    >>> step_passes(Config())
+    14
+    """
+    return sum(part.entry.passes(part.settings) for part in config.parts)
+
+
+def first_passes(config: Config) -> Number:
+    """Encoder passes per image of all that comes before training.
+
+    >>> first_passes(Config())
+    400
+    """
+    return sum(part.entry.before_passes(part.settings) for part in config.parts)
+
+
+def build_optimizers(config: Config, method: Any) -> optim.Optimizers:
+    """What trains a method that is already on its device."""
+    rule = _rule(config.optimised, config)
+    layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()
+    return optim.build_optimizers(method.param_groups(), rule, layers=layers)
+
+
+def _rule(asked: Optim, config: Config) -> optim.Rule:
+    """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
+    values = {name: getattr(asked, name) for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip")}
+    rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
+    return optim.Rule(**values, lr=float(rate), encoder=asked.encoder or 0.0, layer_decay=asked.layer_decay or 1.0)

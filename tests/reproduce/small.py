@@ -12,12 +12,17 @@ SETTINGS = (
 
 
 def command(
-    folder: Path, *words: str, tables: tuple[str, ...] = ("main",), settings: tuple[str, ...] = (), report: bool = False
+    folder: Path,
+    *words: str,
+    tables: tuple[str, ...] = ("main",),
+    settings: tuple[str, ...] = (),
+    report: bool = False,
+    epochs: int = 2,
 ) -> list[str]:
     """The words of the command, everything written below `folder`."""
     return [
         *("reproduce", *tables, "--data", "lookalike", "--encoder.name", "timm/test_resnet"),
-        *("--encoder.weights", "random", "--run.epochs", "4", "--paper.epochs", "2", "--device", "cpu"),
+        *("--encoder.weights", "random", "--run.epochs", str(epochs), "--paper.epochs", "2", "--device", "cpu"),
         *("--quiet", "--report" if report else "--no-report"),
         *("--out", str(folder / "runs"), "--results", str(folder / "results"), "--set", *SETTINGS, *settings, *words),
     ]

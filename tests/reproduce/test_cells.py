@@ -28,14 +28,15 @@ from wingbar.reproduce.tables import FROZEN, SUPERVISED, TABLES, Row
 from wingbar.train.shelf import DecoderShelf
 from wingbar.train.stages import build_method
 
-KEYS = Path(__file__).parent / "keys.json"
+KEYS, RESULTS = Path(__file__).parent / "keys.json", Path(__file__).parents[2] / "results"
+RESNET50 = "c6c2d4aeebef17b2e4cf01bc959b902a40a45d17becdd1a21a3aad1965c96ba0"
 BENCH = Path(__file__).parents[2] / "docs" / "bench" / "h200-train.json"
 OURS, INITIAL = Row("Ours", "default"), Row("ResNet50", FROZEN)
 
 
 @pytest.fixture
 def asked(tmp_path) -> Reproduce:
-    return tyro.cli(Reproduce, args=command(tmp_path)[1:])
+    return tyro.cli(Reproduce, args=command(tmp_path, epochs=4)[1:])
 
 
 def cell(asked: Reproduce, *, row: Row = OURS, seed: int = 0, settings: tuple[str, ...] = ()) -> Cell:
@@ -138,6 +139,24 @@ def test_what_was_measured_under_old_names_is_found_again(monkeypatch):
         made = make_cell(row, TABLES[table].datasets[0], int(seed), plain, splits)
         now = {"key": made.key, "variant": made.variant, "folder": Path(made.config.run.out).name}
         assert now == {part: recorded[part] for part in now}, place
+
+
+def test_every_cell_on_record_has_the_key_it_was_recorded_with(monkeypatch):
+    """By the lines in results/, the weights known by their hash; the one that no row has any more was made by an earlier
+    `moco-tuned`, and still has its key under those settings."""
+    monkeypatch.setattr(cells, "roots", lambda asked: dict.fromkeys(cells.DATASETS, "/data"))
+    monkeypatch.setattr(cells, "_weights", lambda given: RESNET50)
+    found = {}
+    for table in ("main", "sota", "tuned", "readings"):
+        for line in map(json.loads, (RESULTS / f"{table}.jsonl").read_text().splitlines()):
+            found[line["key"]] = (table, line["row"], line["seed"], line["split"])
+    assert len(found) == 11
+    earlier = {"cfe5e7435e93": {"method.kept": None, "method.momentum": 0.9998}}
+    for key, (table, name, seed, split) in found.items():
+        row = next(row for row in TABLES[table].rows if row.name == name)
+        asked = Reproduce(tables=(table,), encoder="resnet50", weights="resnet50_imagenet1k.safetensors")
+        row = row._replace(settings={**row.settings, **earlier.get(key, {})})
+        assert make_cell(row, "cub200", seed, asked, Splits(split["train"], split["test"], 5994)).key == key, name
 
 
 def test_a_raised_entry_orphans_its_own_results_only(asked, monkeypatch):

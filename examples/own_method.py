@@ -60,7 +60,7 @@ class SimCLR(nn.Module):
 
 def main(steps: int = 4) -> SynthPairs:
     """Train it, wrapped, for a few steps on the embedded data."""
-    store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)
+    store = lookalike_store("train", side=64, classes=8, images=64, loud=1.0)
     encoder = build_encoder("timm/test_resnet")
     method = SynthPairs(SimCLR(encoder), tiny_decoder(encoder.dim, 64), [GradCam()])
     batches = Batches(store, moco(size=64), lambda images, aspect: plain(images, size=64), size=32)

@@ -11,7 +11,7 @@ from wingbar.data.views import moco, plain
 from wingbar.methods.schedules import cosine
 from wingbar.train.optim import Rule, build_optimizers
 
-store = lookalike_store("train", side=64, classes=8, images=128, loud=1.0)
+store = lookalike_store("train", side=64, classes=8, images=64, loud=1.0)
 encoder = build_encoder("timm/test_resnet")
 method = SynthPairs(
     MoCo(encoder, dim=64, queue=512),

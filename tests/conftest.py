@@ -1,5 +1,6 @@
 """One thread per test process, shapes checked at run time, no network, no cache but one of our own."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -57,6 +58,9 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
     jaxtyping.jaxtyped = sparingly
     jaxtyping.install_import_hook("wingbar", "beartype.beartype")
+
+for name in importlib.import_module("wingbar.methods").OURS:  # whole, before the command line reads their entries only
+    importlib.import_module(f"wingbar.methods.{name}")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def dotted(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
@@ -60,7 +66,7 @@ def known(name: str, places) -> str:
 def imported(path: Path) -> set[str]:
     """Names below wingbar of everything the file imports from the package, but for what only types need."""
     found: set[str] = set()
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = parsed(path).body
     for node in (inner for outer in body if not _for_types(outer) for inner in ast.walk(outer)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "wingbar":
             module = (node.module or "").partition(".")[2]
@@ -82,7 +88,7 @@ def _for_types(node: ast.stmt) -> bool:
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTIONS)]
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, FUNCTIONS)]
 
 
 def body_lines(function: ast.FunctionDef) -> int:
@@ -137,7 +143,7 @@ def test_core_knows_no_terminal_and_no_fixed_device():
 def test_one_module_talks_and_one_writes():
     """Names of files reach people through `terminal` alone; text appears whole, through `files` alone."""
     for path in FILES:
-        called = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        called = [node.func for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
         names = {node.id for node in called if isinstance(node, ast.Name)}
         methods = {node.attr for node in called if isinstance(node, ast.Attribute)}
         assert dotted(path) == "terminal" or not names & {"print", "Console"}, path
@@ -154,7 +160,7 @@ def test_numbers_have_no_hidden_sources():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_name_is_bound_somewhere_in_its_module(path):
     """Linter and type checker cannot ask this here: shapes in annotations look like unknown names to them."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = list(ast.walk(parsed(path)))
     bound = {*dir(builtins), "__file__"}
     bound |= {node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler))}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -142,7 +142,7 @@ def test_what_was_measured_under_old_names_is_found_again(monkeypatch):
 
 
 def test_every_cell_on_record_has_the_key_it_was_recorded_with(monkeypatch):
-    """By the lines in results/, the weights known by their hash; the one that no row has any more was made by an earlier
+    """By the lines in results/, the weights known by their hash. The one that no row has any more was made by an older
     `moco-tuned`, and still has its key under those settings."""
     monkeypatch.setattr(cells, "roots", lambda asked: dict.fromkeys(cells.DATASETS, "/data"))
     monkeypatch.setattr(cells, "_weights", lambda given: RESNET50)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -130,6 +131,11 @@ def test_nothing_grows_too_large(path):
         assert body_lines(function) <= 60, f"{function.name} is too long"
         assert nesting(function) <= 3, f"{function.name} is nested too deeply"
         assert function.name != "__init__" or len(arguments) <= 1 + 6, "a constructor of more than six arguments"
+
+
+def test_no_class_has_the_name_of_another():
+    names = Counter(node.name for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef))
+    assert not [name for name, count in names.items() if count > 1 and not name.startswith("_")]
 
 
 def test_core_knows_no_terminal_and_no_fixed_device():

@@ -130,7 +130,7 @@ def test_every_command_has_help(command, capsys):
 
 def settings(*methods: str) -> dict[str, str]:
     """Every setting with the text below it, read from the source."""
-    parts = {"data": config.Data, "encoder": config.Encoder, "optim": config.Optim, "run": config.Run}
+    parts = {"data": config.DataSettings, "encoder": config.EncoderSettings, "optim": config.Optim, "run": config.Run}
     parts |= {("pairs" if name == "pairs" else "method"): METHODS[name].settings for name in methods}
     return {name: text for prefix, kind in parts.items() for name, text in texts(prefix, kind).items()}
 

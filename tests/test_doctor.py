@@ -21,12 +21,12 @@ from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.check import check
-from wingbar.evaluate.doctor.report import LISTED, RELATIONS, Report, to_json
+from wingbar.evaluate.doctor.report import LISTED, RELATIONS, DataReport, to_json
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.weights import image_size
 from wingbar.show.figures import style
 from wingbar.show.figures.sheet import shortened
-from wingbar.show.figures.twins import Match, contact_sheet
+from wingbar.show.figures.twins import TwinMatch, contact_sheet
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS
@@ -80,11 +80,11 @@ def birds(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(faulty) -> Report:
+def report(faulty) -> DataReport:
     return check(faulty, quiet=True)
 
 
-def said(report: Report, severity: str) -> str:
+def said(report: DataReport, severity: str) -> str:
     return "\n".join(verdict.text for verdict in report.verdicts if verdict.severity == severity)
 
 
@@ -306,7 +306,9 @@ def test_a_long_list_is_cut_in_the_file_and_nowhere_else(report):
 
 
 def test_pictures_stand_where_they_should(tmp_path):
-    match = Match("a", "#000000", (Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")), (("", ""),) * 2)
+    match = TwinMatch(
+        "a", "#000000", (Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")), (("", ""),) * 2
+    )
     (path,) = style.save(contact_sheet([match] * 5, columns=2), tmp_path / "sheet", ("png",))
     with Image.open(path) as picture:
         sheet = np.asarray(picture.convert("RGB")).astype(int)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 from wingbar.data.census import examine
-from wingbar.evaluate.doctor import Report, check
+from wingbar.evaluate.doctor import DataReport, check
 from wingbar.evaluate.doctor import evidence as tiles
 from wingbar.evaluate.doctor.report import Settings
 
@@ -47,7 +47,7 @@ def write_signs(root: Path, *sizes: int, tracks: int = 4) -> Path:
     return root
 
 
-def claims(report: Report) -> set[str]:
+def claims(report: DataReport) -> set[str]:
     return {verdict.topic for verdict in report.verdicts if verdict.severity == "problem"}
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from wingbar.config.sections import Data as Settings
+from wingbar.config.sections import DataSettings as Settings
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
 from wingbar.reproduce.bench import clock
 from wingbar.reproduce.bench.command import bench
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
-from wingbar.reproduce.bench.options import CASES, Data, Step, Train
+from wingbar.reproduce.bench.options import CASES, BenchData, Step, Train
 from wingbar.reproduce.bench.step import bench_step
-from wingbar.reproduce.bench.table import Row, bars, write_results
+from wingbar.reproduce.bench.table import BenchRow, bars, write_results
 from wingbar.reproduce.bench.train import bench_train
 from wingbar.train.stages import build_method
 from wingbar.types import Batch
@@ -102,7 +102,11 @@ def test_warm_up_is_not_timed_and_the_median_counts(monkeypatch):
 
 # --- tables and pictures ----------------------------------------------------------------------------------------------
 
-ROWS = [Row("a <b>", {"images/s": 50.0, "GB": None}), Row("c", {"images/s": 200.0}), Row("d", {"seconds": 1.0})]
+ROWS = [
+    BenchRow("a <b>", {"images/s": 50.0, "GB": None}),
+    BenchRow("c", {"images/s": 200.0}),
+    BenchRow("d", {"seconds": 1.0}),
+]
 
 
 def test_results_are_read_back_as_they_were(tmp_path):
@@ -147,7 +151,7 @@ def test_an_unknown_case_is_answered_with_the_nearest():
 
 def test_data_and_training_on_the_embedded_images():
     settings = Settings(size=32, stored=40, batch=8, images=16)
-    rows = bench_data(Data(settings, files=16, processes=1, device="cpu"))
+    rows = bench_data(BenchData(settings, files=16, processes=1, device="cpu"))
     assert len(rows) == 5 and all(row.values["images/s"] > 0 for row in rows)
     ready, again, moco = bench_train(
         Train(settings, encoder="timm/test_resnet", recipes=("moco",), steps=20, device="cpu")

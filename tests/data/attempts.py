@@ -18,7 +18,7 @@ import torch
 
 from wingbar.data import cache
 from wingbar.data.batches import Batches
-from wingbar.data.cache import Report, cached
+from wingbar.data.cache import Reporter, cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
 from wingbar.data.placement import place
@@ -70,7 +70,7 @@ def kill(photos: Path, root: Path) -> dict[str, object]:
     rng = np.random.default_rng(0)
 
     def write() -> None:
-        cached(paths, side=SIDE, root=root, report=Report(bar=slowly))
+        cached(paths, side=SIDE, root=root, report=Reporter(bar=slowly))
 
     def write_until(name: str, call: int, *, after: bool) -> None:
         calls, original = [0], getattr(os, name)
@@ -123,7 +123,7 @@ def together(photos: Path, root: Path) -> dict[str, object]:
 
     def write() -> None:
         lines: list[str] = []
-        store = cached(paths, side=SIDE, root=root, report=Report(bar=slowly, say=lines.append))
+        store = cached(paths, side=SIDE, root=root, report=Reporter(bar=slowly, say=lines.append))
         (said / str(os.getpid())).write_text(json.dumps([digest(store.images), *lines]))
 
     children = [forked(write), forked(write)]

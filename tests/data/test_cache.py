@@ -17,7 +17,7 @@ from wingbar.cli import main
 from wingbar.data import cache as cache_module
 from wingbar.data import contents, locks
 from wingbar.data import entry as entry_module
-from wingbar.data.cache import Report, cached
+from wingbar.data.cache import Reporter, cached
 from wingbar.data.datasets import load
 from wingbar.data.entry import cache_root, check_images, read_parts
 from wingbar.data.listing import Listing
@@ -68,12 +68,12 @@ class Heard:
         self.said: list[str] = []
 
     @property
-    def report(self) -> Report:
+    def report(self) -> Reporter:
         def bar(title: str, total: int):
             self.bars[title] = total
             return lambda done: None
 
-        return Report(bar, self.said.append)
+        return Reporter(bar, self.said.append)
 
 
 def opened(folder: Path, root: Path, *, side: int = SIDE):

@@ -19,7 +19,7 @@ from wingbar.cli import main
 from wingbar.data import datasets, views
 from wingbar.data.datasets import lookalike_store
 from wingbar.evaluate import Evaluate, Subject, examine
-from wingbar.evaluate.options import Data, Labels, Paper, Retrieval
+from wingbar.evaluate.options import Data, Labels, Paper, RetrievalOptions
 from wingbar.evaluate.subject import prepared
 from wingbar.metrics.batchnorm import recalibrate
 from wingbar.metrics.features import embed_images
@@ -105,7 +105,7 @@ def test_every_line_says_where_its_number_comes_from(runs, tmp_path):
 
 
 def test_values_and_neighbours_are_kept_for_pictures(runs, splits, tmp_path):
-    options = Retrieval(gallery="train", neighbours=3)
+    options = RetrievalOptions(gallery="train", neighbours=3)
     asked = Evaluate((str(runs / "a"),), ("retrieval",), retrieval=options, out=tmp_path / "out", **CPU)
     scores = examine(asked).rows[0].scores
     kept = load_file(tmp_path / "out" / lines(tmp_path / "out")[0]["values"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wingbar.config.entry import Context, Entry, fixed
-from wingbar.config.sections import Data, Optim
+from wingbar.config.sections import DataSettings, Optim
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Wandering(nn.Module):
         self.steps += 1
 
 
-def wandering(data: Data) -> Wandering:
+def wandering(data: DataSettings) -> Wandering:
     return Wandering(views.asymmetric(size=data.size, scale=(data.crop, 1.0)), data.images)
 
 

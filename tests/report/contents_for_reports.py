@@ -11,16 +11,16 @@ from wingbar.metrics.scores import Score, score
 from wingbar.show.figures.contents import (
     Attended,
     Curve,
+    DimensionSpread,
     Flock,
     Ladder,
     Neighbourhood,
     Pairs,
     Panel,
     Ranking,
-    Spread,
     Spreads,
 )
-from wingbar.show.report.contents import Command, Figures, Origin, Report, Scored, Setting, Verdict
+from wingbar.show.report.contents import Command, Figures, Origin, Report, Scored, SettingRow, Verdict
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("plain", "one-barred", HOSTILE, "no text \udcff \x1b[2J", '"quoted" & \\u2028 \u2028 {{data}}')
@@ -80,8 +80,8 @@ def some_spreads(*, labelled: bool = True) -> Spreads:
     other = second if labelled else second[:0]
     return Spreads(
         (NAMES[0], NAMES[2]) if labelled else None,
-        Spread(3, 0.01, 0.01 * first, 0.01 * other + (0.02 if labelled else 0)),
-        Spread(7, 1.2, first, other + 2),
+        DimensionSpread(3, 0.01, 0.01 * first, 0.01 * other + (0.02 if labelled else 0)),
+        DimensionSpread(7, 1.2, first, other + 2),
         torch.rand(96, generator=generator).square(),
         "standard deviation over the images, after scaling to unit length",
         0.1,
@@ -178,9 +178,9 @@ def some_report(**changes) -> Report:
         basis="200 test images of 5 classes, view centre, BatchNorm as trained.",
         figures=figures,
         settings=[
-            Setting("run.epochs", ("2", "2"), ("15", "15")),
-            Setting("pairs.on", ("False", "True"), ("False", "True")),
-            Setting("data.root", (HOSTILE, HOSTILE), (HOSTILE, HOSTILE)),
+            SettingRow("run.epochs", ("2", "2"), ("15", "15")),
+            SettingRow("pairs.on", ("False", "True"), ("False", "True")),
+            SettingRow("data.root", (HOSTILE, HOSTILE), (HOSTILE, HOSTILE)),
         ],
         origins=[
             Origin("try-moco", {"weights": "0" * 64, "split": HOSTILE}),

@@ -13,7 +13,7 @@ from PIL import Image
 from wingbar.errors import UserError
 from wingbar.files import NotWritten
 from wingbar.show.figures.cam import laid_over
-from wingbar.show.figures.cells import Cell, draw_cells
+from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.contents import Ladder, Neighbourhood, Pairs, Ranking
 from wingbar.show.figures.neighbours import draw_ranking
 from wingbar.show.figures.pairs import draw_ladder, draw_pairs
@@ -77,7 +77,7 @@ def test_somebodys_own_matplotlibrc_changes_nothing_and_is_left_as_it_was(tmp_pa
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    page = draw_cells([[Cell(noise(3, 8, 8))]])
+    page = draw_cells([[TextCell(noise(3, 8, 8))]])
     (path,) = save(page, tmp_path / "a", ("png",))
     before = path.read_bytes()
 
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(NotWritten, match=r"a\.png could not be written: No space"):
-        save(draw_cells([[Cell(noise(3, 8, 8))]]), tmp_path / "a", ("png", "svg"))
+        save(draw_cells([[TextCell(noise(3, 8, 8))]]), tmp_path / "a", ("png", "svg"))
     assert [found.name for found in tmp_path.iterdir()] == ["a.png"] and path.read_bytes() == before
 
 
@@ -102,7 +102,7 @@ def test_without_matplotlib_there_is_a_sentence(monkeypatch):
 
 def test_pictures_stand_in_their_places(tmp_path):
     red, blue = (255, 0, 0), (0, 0, 255)
-    page = draw_cells([[Cell(flat(red)), Cell(flat(blue))]] * 3, side=0.5)
+    page = draw_cells([[TextCell(flat(red)), TextCell(flat(blue))]] * 3, side=0.5)
     pixels = drawn(page, tmp_path)
     assert pixels.shape[1::-1] == tuple(round(200 * inches) for inches in page.get_size_inches())
     for colour in (red, blue):
@@ -123,7 +123,10 @@ def test_an_outline_follows_its_region(tmp_path):
 
 def test_long_names_are_cut_and_strange_ones_drawn(tmp_path):
     cells = [
-        [Cell(noise(3, 8, 8), "a very long name of a file that ends in 0057.webp"), Cell(noise(3, 8, 8), "$x$ \udcff")]
+        [
+            TextCell(noise(3, 8, 8), "a very long name of a file that ends in 0057.webp"),
+            TextCell(noise(3, 8, 8), "$x$ \udcff"),
+        ]
     ]
     shown = text(draw_cells(cells), tmp_path)
     assert "…" in shown and "57.webp" in shown and "a very long name of" not in shown and "$x$ �" in shown

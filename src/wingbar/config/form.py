@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from wingbar.config.oldnames import today
-from wingbar.config.sections import Data, Encoder, Optim, Run
+from wingbar.config.sections import DataSettings, EncoderSettings, Optim, Run
 from wingbar.config.settings import Config, changed, named, unknown
 from wingbar.config.words import parse
 from wingbar.errors import UserError
@@ -67,8 +67,8 @@ def _form(config: Config) -> type:
     """A dataclass from which tyro makes the command line, with the config's values as defaults."""
     method, around = type(config.method.settings), config.wrappers
     parts: list[tuple[str, Any, Any]] = [
-        ("data", Data, config.data),
-        ("encoder", Encoder, config.encoder),
+        ("data", DataSettings, config.data),
+        ("encoder", EncoderSettings, config.encoder),
         ("name", Annotated[str, NAME], config.method.name),
         ("wrappers", Annotated[tuple[str, ...], AROUND], tuple(part.name for part in around)),
         ("method", method, config.method.settings),

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from wingbar.config.words import OUT, WHOLE
 
-__all__ = ["Data", "Encoder", "Optim", "Run", "settled"]
+__all__ = ["DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
 
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSettings:
     """What to learn from."""
 
     root: str = "lookalike"
@@ -69,7 +69,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class EncoderSettings:
     """The network that is trained."""
 
     name: str = "resnet50"

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Literal, cast
 
 from wingbar.config.oldnames import today
-from wingbar.config.sections import Data, Encoder, Optim, Run, settled
+from wingbar.config.sections import DataSettings, EncoderSettings, Optim, Run, settled
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, Part, chosen
 
@@ -39,8 +39,8 @@ CHOICES = {"method.name", "wrappers"}  # they decide which other settings there 
 class Config:
     """Everything that makes a run: written beside it as config.json, and enough to run it again."""
 
-    data: Data = field(default_factory=Data)
-    encoder: Encoder = field(default_factory=Encoder)
+    data: DataSettings = field(default_factory=DataSettings)
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
     method: Part = field(default_factory=lambda: chosen("moco"))
     wrappers: tuple[Part, ...] = field(default_factory=lambda: (chosen("pairs", wraps=True),))  # innermost first
     optim: Optim = field(default_factory=Optim)
@@ -227,7 +227,13 @@ def unknown(name: str, config: Config) -> str:
 
 def _kinds(config: Config) -> dict[str, Any]:
     """Dotted name → type, for every setting."""
-    sections = {"data": Data, "encoder": Encoder, "optim": Optim, "run": Run, "method": config.method.entry.settings}
+    sections = {
+        "data": DataSettings,
+        "encoder": EncoderSettings,
+        "optim": Optim,
+        "run": Run,
+        "method": config.method.entry.settings,
+    }
     sections |= {part.name: part.entry.settings for part in config.wrappers}
     return {f"{section}.{name}": kind for section, of in sections.items() for name, kind in _own_kinds(of).items()}
 

@@ -43,20 +43,20 @@ from wingbar.data.locks import alone
 from wingbar.data.ondisk import mapped
 from wingbar.data.store import Images, Store, assemble
 
-__all__ = ["SILENT", "Report", "cached"]
+__all__ = ["SILENT", "Reporter", "cached"]
 
 FORMAT = b"2"  # changes whenever the same files would give other bytes
 Reader = Callable[[Path, tuple[int, int, int, int], Sequence[int]], Images]
 
 
-class Report(NamedTuple):
+class Reporter(NamedTuple):
     """How long work tells what it does; silent by default."""
 
     bar: Callable[[str, int], Callable[[int], None]] = lambda title, total: lambda done: None  # told how far it is
     say: Callable[[str], None] = lambda sentence: None
 
 
-SILENT = Report()
+SILENT = Reporter()
 
 
 def cached(
@@ -66,7 +66,7 @@ def cached(
     root: Path,
     labels: Int[Tensor, " n"] | None = None,
     workers: int = 0,
-    report: Report = SILENT,
+    report: Reporter = SILENT,
     read: Reader = mapped,
 ) -> Store:
     """The images in these files from the cache, decoded into it first if need be; OSError if that cannot be."""
@@ -108,7 +108,7 @@ def _open(entry: Path, read: Reader = mapped, say: Callable[[str], None] = SILEN
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _make(entry: Path, paths: Sequence[Path], *, side: int, workers: int, report: Report) -> None:
+def _make(entry: Path, paths: Sequence[Path], *, side: int, workers: int, report: Reporter) -> None:
     """Decode into a new entry, unless another process has just done so."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     lock = entry.with_suffix(".lock")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from wingbar.data.cache import SILENT, Report, cached
+from wingbar.data.cache import SILENT, Reporter, cached
 from wingbar.data.entry import row_bytes
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike, draw
@@ -45,7 +45,7 @@ def load(
     cache: Path | None = None,
     streamed: bool = False,
     workers: int = 0,
-    report: Report = SILENT,
+    report: Reporter = SILENT,
 ) -> Store:
     """Every image of the source: drawn, as it came, or decoded, into the cache if there is one.
 
@@ -76,7 +76,7 @@ def _from_files(
     cache: Path | None,
     labels: Int[Tensor, " n"] | None,
     workers: int,
-    report: Report,
+    report: Reporter,
 ) -> Store:
     """A store that decodes when it is asked, after one pass that finds shapes and unreadable files.
 
@@ -96,7 +96,7 @@ def _with_files(seen: Store, paths: Sequence[Path], side: int) -> Store:
 
 
 @contextmanager
-def _going_on_without(report: Report) -> Iterator[None]:
+def _going_on_without(report: Reporter) -> Iterator[None]:
     """A cache that cannot be used costs time, not the run."""
     try:
         yield

@@ -29,40 +29,40 @@ __all__ = ["Drawn", "Lookalike", "Nuisance", "Sample", "Species", "draw", "draw_
 # --- species --------------------------------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
+class Appearance(NamedTuple):
     """One way a mark may look: the word for it, and what is painted, lowest coat first."""
 
     word: str
     coats: tuple[Coat, ...]
 
 
-ABSENT = Look("", ())
+ABSENT = Appearance("", ())
 FIRST_BAR, SECOND_BAR = Coat("first bar", "wing", "cream"), Coat("second bar", "wing", "cream")
-LOOKS: dict[str, tuple[Look, ...]] = {  # in the order in which more classes call for more marks
-    "wing bars": (Look("one-barred", (FIRST_BAR,)), Look("two-barred", (FIRST_BAR, SECOND_BAR))),
-    "eye ring": (Look("eye-ringed", (Coat("eye ring", "body", "cream"),)),),
-    "throat": (Look("dark-throated", (Coat("throat", "body", "black"),)),),
-    "crown": (Look("stripe-crowned", (Coat("crown", "body", "black"), Coat("crown stripe", "body", "cream"))),),
-    "mask": (Look("masked", (Coat("mask", "body", "black"),)),),
+LOOKS: dict[str, tuple[Appearance, ...]] = {  # in the order in which more classes call for more marks
+    "wing bars": (Appearance("one-barred", (FIRST_BAR,)), Appearance("two-barred", (FIRST_BAR, SECOND_BAR))),
+    "eye ring": (Appearance("eye-ringed", (Coat("eye ring", "body", "cream"),)),),
+    "throat": (Appearance("dark-throated", (Coat("throat", "body", "black"),)),),
+    "crown": (Appearance("stripe-crowned", (Coat("crown", "body", "black"), Coat("crown stripe", "body", "cream"))),),
+    "mask": (Appearance("masked", (Coat("mask", "body", "black"),)),),
     "breast": (
-        Look("spot-breasted", (Coat("breast spot", "body", "umber"),)),
-        Look("streak-breasted", (Coat("breast streaks", "body", "umber"),)),
+        Appearance("spot-breasted", (Coat("breast spot", "body", "umber"),)),
+        Appearance("streak-breasted", (Coat("breast streaks", "body", "umber"),)),
     ),
-    "bill": (Look("bright-billed", (Coat("bill", "bill", "orange"),)),),
-    "tail": (Look("band-tailed", (Coat("tail band", "tail", "cream"),)),),
+    "bill": (Appearance("bright-billed", (Coat("bill", "bill", "orange"),)),),
+    "tail": (Appearance("band-tailed", (Coat("tail band", "tail", "cream"),)),),
 }
 TINTS = ("gold", "rust", "blue")  # of every mark, where its own colour gives too few classes
 
 
-def tinted(look: Look, tint: str) -> Look:
+def tinted(look: Appearance, tint: str) -> Appearance:
     """The same mark with another ink on top."""
     top = look.coats[-1].ink
     coats = tuple(coat._replace(ink=tint) if coat.ink == top else coat for coat in look.coats)
-    return Look(f"{tint} {look.word}", coats)
+    return Appearance(f"{tint} {look.word}", coats)
 
 
 @cache
-def choices(classes: int) -> list[list[Look]]:
+def choices(classes: int) -> list[list[Appearance]]:
     """How each mark may look, absent first, in no more tints than it takes to tell so many classes apart."""
     for tints in range(len(TINTS) + 1):
         extra = [[tinted(look, tint) for tint in TINTS[:tints] for look in looks] for looks in LOOKS.values()]
@@ -88,7 +88,7 @@ def species(label: int, classes: int) -> Species:
     >>> [species(label, 5).name for label in range(5)]
     ['plain', 'one-barred', 'two-barred', 'two-barred, eye-ringed', 'one-barred, eye-ringed']
     """
-    looks, others, rest, last = list[Look](), list[Look](), label, classes - 1
+    looks, others, rest, last = list[Appearance](), list[Appearance](), label, classes - 1
     for options in choices(classes):
         rest, digit = divmod(rest, len(options))
         looks.append(options[-1 - digit] if rest % 2 else options[digit])

@@ -18,7 +18,7 @@ Shapes: TypeAlias = Points | Sequence[Points]
 Span: TypeAlias = tuple[float, float]  # smallest and largest
 
 
-class Layer(NamedTuple):
+class SceneLayer(NamedTuple):
     """Shapes in a distance of their own: drawn anew for each colour."""
 
     shapes: Callable[[Random], Shapes]
@@ -34,7 +34,7 @@ class Scene(NamedTuple):
     name: str
     air: str  # colours at the top, in the middle and at the bottom
     leaves: str  # two colours
-    layers: tuple[Layer, ...]  # far to near
+    layers: tuple[SceneLayer, ...]  # far to near
     snow: float = 0.0  # how high it lies on the branches
 
 
@@ -113,58 +113,60 @@ def drifting(rng: Random, *, count: int) -> Shapes:
 
 SCENES = (
     Scene("sky", "#79afdf #b4d7ef #eef3e6", "#6f9a4e #8db35f", (
-        Layer(partial(clouds, count=3), "#ffffff", blur=0.018),
-        Layer(partial(hills, level=0.80, rise=0.16), "#a8c7cc", blur=0.010),
-        Layer(partial(hills, level=0.90, rise=0.12), "#8db596", blur=0.006),
+        SceneLayer(partial(clouds, count=3), "#ffffff", blur=0.018),
+        SceneLayer(partial(hills, level=0.80, rise=0.16), "#a8c7cc", blur=0.010),
+        SceneLayer(partial(hills, level=0.90, rise=0.12), "#8db596", blur=0.006),
     )),
     Scene("forest", "#d8e5a8 #8db26e #47704a", "#3f7a45 #6ba04e", (
-        Layer(partial(trunks, count=5, width=0.05), "#a9bd80", blur=0.020, opacity=0.7),
-        Layer(partial(trunks, count=3, width=0.09), "#4d6043", blur=0.014, opacity=0.7),
-        Layer(partial(spots, count=6, radius=(0.03, 0.08)), "#f3f7c8 #c5dc8a #5f8f55", blur=0.008, opacity=0.35),
+        SceneLayer(partial(trunks, count=5, width=0.05), "#a9bd80", blur=0.020, opacity=0.7),
+        SceneLayer(partial(trunks, count=3, width=0.09), "#4d6043", blur=0.014, opacity=0.7),
+        SceneLayer(partial(spots, count=6, radius=(0.03, 0.08)), "#f3f7c8 #c5dc8a #5f8f55", blur=0.008, opacity=0.35),
     )),
     Scene("meadow", "#a9d6ee #e4efc6 #8fbd5c", "#5c9440 #86b552", (
-        Layer(partial(hills, level=0.58, rise=0.14), "#b5d39a", blur=0.012),
-        Layer(partial(hills, level=0.74, rise=0.10), "#94c06a", blur=0.010),
-        Layer(partial(grass, count=14, height=(0.15, 0.35), width=0.016), "#6fa548 #a4cc66", blur=0.006),
-        Layer(partial(spots, count=5, radius=(0.01, 0.02), height=(0.66, 1.0)), "#e2564a #fbfbf4 #f4cf45", blur=0.004),
+        SceneLayer(partial(hills, level=0.58, rise=0.14), "#b5d39a", blur=0.012),
+        SceneLayer(partial(hills, level=0.74, rise=0.10), "#94c06a", blur=0.010),
+        SceneLayer(partial(grass, count=14, height=(0.15, 0.35), width=0.016), "#6fa548 #a4cc66", blur=0.006),
+        SceneLayer(
+            partial(spots, count=5, radius=(0.01, 0.02), height=(0.66, 1.0)), "#e2564a #fbfbf4 #f4cf45", blur=0.004
+        ),
     )),
     Scene("water", "#d5e7ea #b4d3d8 #5f98a5", "#7d9a4a #a5b45c", (
-        Layer(partial(hills, level=0.50, rise=0.08), "#8fb3a5", blur=0.012),
-        Layer(partial(hills, level=0.60, rise=0.00), "#7fb0b8", blur=0.010),
-        Layer(partial(ripples, count=22, level=0.62), "#e9f5f5", blur=0.004, opacity=0.55),
-        Layer(partial(grass, count=8, height=(0.3, 0.75), width=0.02), "#7f9a52 #a9b565", blur=0.007),
-        Layer(partial(cattails, count=3), "#6b4a33", blur=0.005),
+        SceneLayer(partial(hills, level=0.50, rise=0.08), "#8fb3a5", blur=0.012),
+        SceneLayer(partial(hills, level=0.60, rise=0.00), "#7fb0b8", blur=0.010),
+        SceneLayer(partial(ripples, count=22, level=0.62), "#e9f5f5", blur=0.004, opacity=0.55),
+        SceneLayer(partial(grass, count=8, height=(0.3, 0.75), width=0.02), "#7f9a52 #a9b565", blur=0.007),
+        SceneLayer(partial(cattails, count=3), "#6b4a33", blur=0.005),
     )),
     Scene("snow", "#b9cbdf #dae5ef #f4f8fb", "#3f6f5c #56836a", (
-        Layer(partial(firs, count=7, height=0.5), "#a4bac9", blur=0.012),
-        Layer(partial(firs, count=4, height=0.6), "#6f8f97", blur=0.007),
-        Layer(partial(hills, level=0.84, rise=0.08), "#f6fafc", blur=0.008),
-        Layer(partial(spots, count=40, radius=(0.004, 0.011)), "#ffffff", blur=0.002),
+        SceneLayer(partial(firs, count=7, height=0.5), "#a4bac9", blur=0.012),
+        SceneLayer(partial(firs, count=4, height=0.6), "#6f8f97", blur=0.007),
+        SceneLayer(partial(hills, level=0.84, rise=0.08), "#f6fafc", blur=0.008),
+        SceneLayer(partial(spots, count=40, radius=(0.004, 0.011)), "#ffffff", blur=0.002),
     ), snow=0.4),
     Scene("sunset", "#8b83bd #f2a78f #fbdca4", "#7a5a3c #a06a3c", (
-        Layer(partial(spots, count=1, radius=(0.08, 0.1), height=(0.45, 0.65)), "#fff0c4", blur=0.006, halo=0.12),
-        Layer(partial(hills, level=0.74, rise=0.14), "#c98a97", blur=0.010),
-        Layer(partial(hills, level=0.86, rise=0.12), "#8a6486", blur=0.006),
+        SceneLayer(partial(spots, count=1, radius=(0.08, 0.1), height=(0.45, 0.65)), "#fff0c4", blur=0.006, halo=0.12),
+        SceneLayer(partial(hills, level=0.74, rise=0.14), "#c98a97", blur=0.010),
+        SceneLayer(partial(hills, level=0.86, rise=0.12), "#8a6486", blur=0.006),
     )),
     Scene("blossom", "#cfe3f0 #f5dde6 #e9bfd0", "#f2a9c2 #fbdbe6", (
-        Layer(partial(spots, count=9, radius=(0.03, 0.08)), "#f3b3c8 #fbe9ef #e48fb0", blur=0.012, opacity=0.55),
-        Layer(partial(spots, count=9, radius=(0.012, 0.028)), "#ffffff #f7c5d5", blur=0.004, opacity=0.7),
+        SceneLayer(partial(spots, count=9, radius=(0.03, 0.08)), "#f3b3c8 #fbe9ef #e48fb0", blur=0.012, opacity=0.55),
+        SceneLayer(partial(spots, count=9, radius=(0.012, 0.028)), "#ffffff #f7c5d5", blur=0.004, opacity=0.7),
     )),
     Scene("autumn", "#f4e1b0 #e0a765 #8f5f40", "#c9562c #e8a437", (
-        Layer(partial(trunks, count=3, width=0.07), "#9a6b4a", blur=0.018, opacity=0.7),
-        Layer(partial(spots, count=6, radius=(0.03, 0.08)), "#f6cf6a #d9703c #b94f34", blur=0.010, opacity=0.45),
-        Layer(partial(drifting, count=3), "#c95a2e #efb441", blur=0.004),
+        SceneLayer(partial(trunks, count=3, width=0.07), "#9a6b4a", blur=0.018, opacity=0.7),
+        SceneLayer(partial(spots, count=6, radius=(0.03, 0.08)), "#f6cf6a #d9703c #b94f34", blur=0.010, opacity=0.45),
+        SceneLayer(partial(drifting, count=3), "#c95a2e #efb441", blur=0.004),
     )),
     Scene("dusk", "#2f4270 #6273a4 #b7a6bd", "#4b6a5c #5f7f68", (
-        Layer(partial(spots, count=18, radius=(0.002, 0.005), height=(0.0, 0.5)), "#ffffff", blur=0.001),
-        Layer(partial(spots, count=1, radius=(0.05, 0.07), height=(0.12, 0.3)), "#fdf6dc", blur=0.006, halo=0.09),
-        Layer(partial(hills, level=0.76, rise=0.16), "#65709a", blur=0.010),
-        Layer(partial(hills, level=0.88, rise=0.12), "#414c70", blur=0.006),
+        SceneLayer(partial(spots, count=18, radius=(0.002, 0.005), height=(0.0, 0.5)), "#ffffff", blur=0.001),
+        SceneLayer(partial(spots, count=1, radius=(0.05, 0.07), height=(0.12, 0.3)), "#fdf6dc", blur=0.006, halo=0.09),
+        SceneLayer(partial(hills, level=0.76, rise=0.16), "#65709a", blur=0.010),
+        SceneLayer(partial(hills, level=0.88, rise=0.12), "#414c70", blur=0.006),
     )),
 )  # fmt: skip
 
 
-def paint_layer(canvas: Canvas, layer: Layer, rng: Random) -> None:
+def paint_layer(canvas: Canvas, layer: SceneLayer, rng: Random) -> None:
     """Paint one distance of a scene, out of focus."""
     for colour in layer.colours.split():
         shapes = canvas.cover(layer.shapes(rng))

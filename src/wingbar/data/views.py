@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
-from wingbar.config.sections import Data
+from wingbar.config.sections import DataSettings
 from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.errors import UserError
@@ -152,7 +152,7 @@ def crops(*, size: int = 224, scale: Range = (0.08, 1.0)) -> Augment:
 
 
 # By name, as the settings of a run want them.
-VIEWS: dict[str, Callable[[Data], Augment]] = {
+VIEWS: dict[str, Callable[[DataSettings], Augment]] = {
     "moco": lambda data: moco(size=data.size, count=data.view_count, scale=(data.crop, 1.0)),
     "asymmetric": lambda data: asymmetric(size=data.size, scale=(data.crop, 1.0)),
     "multicrop": lambda data: multicrop(size=data.size, local=data.local, local_size=data.local_size),

@@ -14,7 +14,7 @@ from wingbar.data.geometry import centre_boxes, whole_boxes
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.errors import UserError
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import Result, percent
+from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
 from wingbar.metrics.attention import Attention, Focus, score_attention
@@ -31,12 +31,12 @@ __all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
 FEW = 256  # images that show how features spread before training
 
 
-def doctor(subject: Subject, asked: Evaluate) -> Result:
+def doctor(subject: Subject, asked: Evaluate) -> ProtocolResult:
     """Is the encoder collapsed, and did its training go well: by features of the training images and a run's record."""
     folder = subject.candidate.folder
     record = read_record(folder) if folder else None
     found = diagnose(subject.features(subject.train), record=record, begun=_begun(subject) if folder else None)
-    return Result({}, readings=found.values, words=(f"doctor: {found.verdict}", *found.sentences))
+    return ProtocolResult({}, readings=found.values, words=(f"doctor: {found.verdict}", *found.sentences))
 
 
 def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
@@ -60,7 +60,7 @@ def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
-def attention(subject: Subject, asked: Evaluate) -> Result:
+def attention(subject: Subject, asked: Evaluate) -> ProtocolResult:
     """Where maps of attention have their energy and their highest place: in boxes, on parts, on birds and marks."""
     test = subject.test
     regions = known_regions(subject, test)
@@ -78,7 +78,7 @@ def attention(subject: Subject, asked: Evaluate) -> Result:
     scores: dict[str, Score] = {}
     for name, one in found.items():
         scores |= {name: _scored(one.energy), f"{name} pointing": _scored(one.pointing)}
-    return Result(scores, words=tuple(_sentence(name, one) for name, one in found.items()))
+    return ProtocolResult(scores, words=tuple(_sentence(name, one) for name, one in found.items()))
 
 
 def known_regions(subject: Subject, split: Split, rows: Sequence[int] | None = None) -> dict[str, Region]:
@@ -114,7 +114,7 @@ def _sentence(name: str, found: Attention) -> str:
 # --- fine-tuning -----------------------------------------------------------------------------------------------------
 
 
-def fine_tuned(subject: Subject, asked: Evaluate) -> Result:
+def fine_tuned(subject: Subject, asked: Evaluate) -> ProtocolResult:
     """The whole encoder trained with labels: the paper's supervised row."""
     options, scores = asked.finetune, dict[str, Score]()
     labels = subject.test.labels
@@ -127,7 +127,7 @@ def fine_tuned(subject: Subject, asked: Evaluate) -> Result:
             f"{name} top-5": score(hits[5], **facts),
             f"{name} per class": score(class_means(hits[1], labels), **facts),
         }
-    return Result(scores)
+    return ProtocolResult(scores)
 
 
 def _fine_tune(subject: Subject, asked: Evaluate, share: float) -> dict[int, torch.Tensor]:

@@ -10,7 +10,7 @@ import tyro
 
 from wingbar.config.words import OUT
 
-__all__ = ["Attention", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "Retrieval"]
+__all__ = ["AttentionOptions", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "RetrievalOptions"]
 
 PROTOCOL_NAMES = ("retrieval", "knn", "linear", "labels", "linear-paper", "doctor", "attention", "finetune")
 ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
@@ -45,7 +45,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class RetrievalOptions:
     """Protocol `retrieval`."""
 
     gallery: Literal["test", "train"] = "test"
@@ -95,7 +95,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionOptions:
     """Protocol `attention`."""
 
     batch: int = 32
@@ -139,11 +139,11 @@ class Evaluate:
     power: float = 0.5
     """Of whitening: 0 only centres, 1 makes all variances 1, a half their square roots."""
     data: Data = field(default_factory=Data)
-    retrieval: Retrieval = field(default_factory=Retrieval)
+    retrieval: RetrievalOptions = field(default_factory=RetrievalOptions)
     knn: Knn = field(default_factory=Knn)
     labels: Labels = field(default_factory=Labels)
     paper: Paper = field(default_factory=Paper)
-    attention: Attention = field(default_factory=Attention)
+    attention: AttentionOptions = field(default_factory=AttentionOptions)
     finetune: Finetune = field(default_factory=Finetune)
     out: Annotated[Path | None, OUT] = None
     """Folder for metrics.jsonl and per-image values; `evaluation` in the first run, or here, if not given."""

@@ -13,7 +13,7 @@ from wingbar.data.batches import fold
 from wingbar.data.views import crops
 from wingbar.evaluate import inspections
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import Result, percent
+from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.subject import Subject
 from wingbar.metrics.intervals import over_repeats
 from wingbar.metrics.knn import knn_places
@@ -39,7 +39,7 @@ def _splits(subject: Subject) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 # --- retrieval and kNN -----------------------------------------------------------------------------------------------
 
 
-def _retrieval(subject: Subject, asked: Evaluate) -> Result:
+def _retrieval(subject: Subject, asked: Evaluate) -> ProtocolResult:
     device, options = subject.scoring, asked.retrieval
     labels, gallery = subject.test.labels.to(device), None
     if options.gallery == "train":
@@ -47,15 +47,17 @@ def _retrieval(subject: Subject, asked: Evaluate) -> Result:
     found = retrieve(subject.features(subject.test), labels, gallery, neighbours=options.neighbours)
     facts = {"gallery": options.gallery, "skipped": found.skipped}
     scores = {"rank-1": found.rank1, "rank-5": found.rank5, "mAP": found.average_precision}
-    return Result(
+    return ProtocolResult(
         {name: score(values, **facts) for name, values in scores.items()},
         {"query": found.query, "neighbours": found.neighbours},
     )
 
 
-def _knn(subject: Subject, asked: Evaluate) -> Result:
+def _knn(subject: Subject, asked: Evaluate) -> ProtocolResult:
     place = knn_places(*_splits(subject), k=asked.knn.k, temperature=asked.knn.temperature)
-    return Result({"kNN": score(place < 1, **vars(asked.knn)), "kNN top-5": score(place < 5, **vars(asked.knn))})
+    return ProtocolResult(
+        {"kNN": score(place < 1, **vars(asked.knn)), "kNN top-5": score(place < 5, **vars(asked.knn))}
+    )
 
 
 # --- linear ----------------------------------------------------------------------------------------------------------
@@ -77,13 +79,13 @@ def _over_draws(values: Tensor, **facts: Any) -> Score:
     return Score(over_repeats(each), values.double().mean(dim=0).cpu(), {**facts, "draws": each})
 
 
-def _linear(subject: Subject, asked: Evaluate) -> Result:
+def _linear(subject: Subject, asked: Evaluate) -> ProtocolResult:
     train, labels, test, test_labels = _splits(subject)
     everything = torch.arange(len(labels), device=labels.device)[None]
-    return Result(_accuracies("linear", linear_places(train, labels, test, test_labels, everything), subject))
+    return ProtocolResult(_accuracies("linear", linear_places(train, labels, test, test_labels, everything), subject))
 
 
-def _labels(subject: Subject, asked: Evaluate) -> Result:
+def _labels(subject: Subject, asked: Evaluate) -> ProtocolResult:
     train, labels, test, test_labels = _splits(subject)
     scores: dict[str, Score] = {}
     with subject.bar("label fractions", len(_shown(labels, asked))) as bar:
@@ -91,7 +93,7 @@ def _labels(subject: Subject, asked: Evaluate) -> Result:
             place = linear_places(train, labels, test, test_labels, draws)
             scores |= _accuracies(f"linear {name}", place, subject, labels=draws.shape[1])
             bar.reach(done)
-    return Result(scores)
+    return ProtocolResult(scores)
 
 
 def _shown(labels: Int[Tensor, " n"], asked: Evaluate) -> dict[str, Int[Tensor, "draw m"]]:
@@ -102,7 +104,7 @@ def _shown(labels: Int[Tensor, " n"], asked: Evaluate) -> dict[str, Int[Tensor, 
     return {name: draws[:1] if draws.shape[1] == len(labels) else draws for name, draws in (fractions | shots).items()}
 
 
-def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
+def _linear_paper(subject: Subject, asked: Evaluate) -> ProtocolResult:
     options, device = asked.paper, subject.scoring
     labels = subject.train.labels.to(device)
     test = subject.features(subject.test)
@@ -127,7 +129,7 @@ def _linear_paper(subject: Subject, asked: Evaluate) -> Result:
         name = "paper" if share == 1 else f"paper {percent(share)}"
         best = _best_on_test(name, probe) if options.selection == "best-on-test" else {}
         scores |= _accuracies(name, probe.places[None], subject, selection="last", **facts) | best
-    return Result(scores)
+    return ProtocolResult(scores)
 
 
 def _best_on_test(name: str, probe: Probed) -> dict[str, Score]:
@@ -158,7 +160,7 @@ def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float
 
 
 ON_FEATURES = {"retrieval", "knn", "linear", "labels"}  # look at nothing else, so that these can be whitened
-PROTOCOLS: dict[str, Callable[[Subject, Evaluate], Result]] = {  # of options.PROTOCOL_NAMES, in that order
+PROTOCOLS: dict[str, Callable[[Subject, Evaluate], ProtocolResult]] = {  # of options.PROTOCOL_NAMES, in that order
     "retrieval": _retrieval,
     "knn": _knn,
     "linear": _linear,

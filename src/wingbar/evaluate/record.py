@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from wingbar.evaluate.result import Result
+from wingbar.evaluate.result import ProtocolResult
 from wingbar.evaluate.subject import Subject
 from wingbar.files import append, read_lines
 from wingbar.metrics.intervals import Interval
@@ -68,7 +68,7 @@ def commit() -> str | None:
     return name + "+" * bool(changes)
 
 
-def write_result(out: Path, subject: Subject, protocol: str, result: Result) -> None:
+def write_result(out: Path, subject: Subject, protocol: str, result: ProtocolResult) -> None:
     """Append a line per metric to metrics.jsonl; per-image and per-class values go to a file that the lines name."""
     made_by = provenance(subject, protocol)
     file = _values_file(subject, protocol)
@@ -93,7 +93,7 @@ def _values_file(subject: Subject, protocol: str) -> str:
     return f"{name}-{subject.weights[:8]}-{how}-{subject.test.digest}.safetensors"
 
 
-def _values(subject: Subject, result: Result) -> dict[str, Any]:
+def _values(subject: Subject, result: ProtocolResult) -> dict[str, Any]:
     """Per image, per class and per row; labels beside them."""
     labels = subject.test.labels
     queries = result.rows.get("query")
@@ -109,7 +109,7 @@ def _values(subject: Subject, result: Result) -> dict[str, Any]:
 # --- read back -------------------------------------------------------------------------------------------------------
 
 
-def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
+def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | None:
     """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
     made_by = provenance(subject, protocol)
     same = {name: value for name, value in made_by.items() if name not in TELLS}
@@ -128,7 +128,7 @@ def read_result(out: Path, subject: Subject, protocol: str) -> Result | None:
         return None  # another evaluation has replaced the values since
     readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
     words = [sentence for line in latest for sentence in line.get("words", ())]
-    return Result(scores, readings=readings, words=tuple(words))
+    return ProtocolResult(scores, readings=readings, words=tuple(words))
 
 
 def _holds(line: dict[str, Any], facts: dict[str, Any]) -> bool:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from wingbar.metrics.scores import Score
 
-__all__ = ["Result", "percent"]
+__all__ = ["ProtocolResult", "percent"]
 
 
-class Result(NamedTuple):
+class ProtocolResult(NamedTuple):
     """What a protocol found."""
 
     scores: Mapping[str, Score]

@@ -14,7 +14,7 @@ from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.evaluate.record import write_result
 from wingbar.evaluate.splits import find_sources, open_split
 from wingbar.evaluate.subject import Setting, Subject, check_candidate
-from wingbar.evaluate.table import Row
+from wingbar.evaluate.table import TableRow
 from wingbar.evaluate.wanted import Wanted, chosen, resolve
 from wingbar.metrics.scores import Score
 from wingbar.train.machine import choose_device
@@ -25,7 +25,7 @@ __all__ = ["Examined", "examine", "sit"]
 class Examined(NamedTuple):
     """All encoders with their scores, and where every number with its origin is written."""
 
-    rows: list[Row]
+    rows: list[TableRow]
     out: Path
 
 
@@ -44,7 +44,7 @@ def examine(asked: Evaluate) -> Examined:
     return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
 
 
-def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> Row:
+def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> TableRow:
     """One encoder on every protocol; each result is on the disk as soon as it is there."""
     scores, words = dict[str, Score](), list[str]()
     for name in protocols if subject.whiten is None else [name for name in protocols if name in ON_FEATURES]:
@@ -55,7 +55,7 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
     candidate = (
         subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
     )  # no seed's twin
-    return Row(candidate._replace(name=subject.name), scores, words)
+    return TableRow(candidate._replace(name=subject.name), scores, words)
 
 
 def _candidate(wanted: Wanted, asked: Evaluate) -> Candidate:

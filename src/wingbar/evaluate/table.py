@@ -12,13 +12,13 @@ from wingbar.evaluate.compare import Difference, compare, over_seeds, twins
 from wingbar.metrics.scores import Score
 from wingbar.terminal import Terminal
 
-__all__ = ["Row", "tell"]
+__all__ = ["TableRow", "tell"]
 
 DETAILS = (" top-5", " per class", " pointing")  # in metrics.jsonl only
 WIDEST = 5  # columns in 80 characters
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """An encoder and all its scores."""
 
     candidate: Candidate
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     words: Sequence[str] = ()  # what protocols say of it
 
 
-def tell(console: Terminal, rows: Sequence[Row]) -> None:
+def tell(console: Terminal, rows: Sequence[TableRow]) -> None:
     """The table, cut where it would become too wide, then a sentence for everything it cannot show."""
     metrics = [metric for metric in rows[0].scores if not metric.endswith(DETAILS)]
     for start in range(0, len(metrics), WIDEST):
@@ -35,7 +35,7 @@ def tell(console: Terminal, rows: Sequence[Row]) -> None:
         console.print(sentence)
 
 
-def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
+def _table(rows: Sequence[TableRow], metrics: Sequence[str]) -> Table:
     table = Table(title="% on the test images, with 95 % interval")
     table.add_column("encoder", overflow="fold")
     for metric in metrics:
@@ -50,7 +50,7 @@ def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Table:
     return table
 
 
-def _extras(rows: Sequence[Row]) -> Iterator[str]:
+def _extras(rows: Sequence[TableRow]) -> Iterator[str]:
     for candidate, scores, words in rows:
         yield from (f"{candidate.name}: {sentence}" for sentence in words)
         for metric, score in scores.items():
@@ -61,7 +61,7 @@ def _extras(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{candidate.name}: {skipped} test images have nothing of their class to find and are left out."
 
 
-def _differences(rows: Sequence[Row]) -> Iterator[str]:
+def _differences(rows: Sequence[TableRow]) -> Iterator[str]:
     first = rows[0]
     for other in rows[1:]:
         yield f"{other.candidate.name} against {first.candidate.name}, same images, one run each:"

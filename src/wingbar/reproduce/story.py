@@ -23,7 +23,7 @@ from wingbar.files import write_text
 from wingbar.metrics.intervals import mcnemar
 from wingbar.metrics.scores import Score
 from wingbar.reproduce.trial import RUNS, Try, check, config_of
-from wingbar.show.figures.cells import Cell, draw_cells
+from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.pairs import draw_pairs
 from wingbar.show.figures.style import save
 from wingbar.show.report.contents import Report
@@ -108,7 +108,7 @@ def _show_birds(store: Store, classes: int, path: Path) -> None:
     assert store.labels is not None
     names = Lookalike(classes=classes).names[:8]
     rows = [store.images[torch.where(store.labels == label)[0][:8]] for label in range(len(names))]
-    save(draw_cells([list(map(Cell, row)) for row in rows], names=names, side=0.8), path.with_suffix(""), ("png",))
+    save(draw_cells([list(map(TextCell, row)) for row in rows], names=names, side=0.8), path.with_suffix(""), ("png",))
 
 
 def _results(story: Try, scores: dict[str, dict[str, Score]], seconds: float) -> dict[str, Any]:

@@ -29,7 +29,7 @@ METRICS = ("paper", "linear", "kNN", "rank-1", "mAP")  # the first that all runs
 HOW = ("split", "bn", "view", "size", "precision")  # what decides a score, beside the encoder
 
 
-class Scored(NamedTuple):
+class ScoredRun(NamedTuple):
     """A run, its scores, and how they were found."""
 
     run: Chronicle
@@ -56,15 +56,15 @@ def papers_points(dataset: str) -> dict[str, list[Curve]]:
     }
 
 
-def _series(setting: str, scored: Sequence[Scored]) -> Iterator[list[Scored]]:
+def _series(setting: str, scored: Sequence[ScoredRun]) -> Iterator[list[ScoredRun]]:
     """Runs that differ in this setting, maybe in their seed, and in nothing else."""
-    groups: dict[str, list[Scored]] = {}
+    groups: dict[str, list[ScoredRun]] = {}
     for one in (one for one in scored if setting in named(one.run.config)):
         groups.setdefault(but(one.run.config, "run.seed", setting), []).append(one)
     yield from (group for group in groups.values() if len({one.value(setting) for one in group}) > 1)
 
 
-def _panel(setting: str, series: Sequence[Sequence[Scored]], paper: Sequence[Curve]) -> Panel:
+def _panel(setting: str, series: Sequence[Sequence[ScoredRun]], paper: Sequence[Curve]) -> Panel:
     runs = [one for group in series for one in group]
     if len({one.way for one in runs}) > 1:
         raise UserError(
@@ -79,7 +79,7 @@ def _panel(setting: str, series: Sequence[Sequence[Scored]], paper: Sequence[Cur
     return Panel(ABLATED[setting], setting, f"{metric}, %", [*ours, *paper], listed_x=True)
 
 
-def _curve(setting: str, metric: str, group: Sequence[Scored]) -> Curve:
+def _curve(setting: str, metric: str, group: Sequence[ScoredRun]) -> Curve:
     """The mean over seeds with its interval; of a single run the interval over test images."""
     values: dict[float, dict[int, Interval]] = {}
     for one in sorted(group, key=lambda one: one.value(setting)):
@@ -96,7 +96,7 @@ def _span(scores: Sequence[Interval]) -> Interval:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def _scored(runs: Sequence[Chronicle]) -> list[Scored]:
+def _scored(runs: Sequence[Chronicle]) -> list[ScoredRun]:
     """The runs that were evaluated, with their latest scores, all found in the way of the very last."""
     lines = [line for run in runs for line in _evaluated(run.folder)]
     scored = []
@@ -105,7 +105,7 @@ def _scored(runs: Sequence[Chronicle]) -> list[Scored]:
             way = _way(own[-1])
             same = [line for line in own if _way(line) == way]
             found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
-            scored.append(Scored(run, found, way))
+            scored.append(ScoredRun(run, found, way))
     return scored
 
 

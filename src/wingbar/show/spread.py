@@ -17,7 +17,7 @@ from wingbar.errors import UserError
 from wingbar.methods.criteria import LowVariance, row_std
 from wingbar.methods.losses import as_is, unit_length
 from wingbar.show.classes import likest_pair
-from wingbar.show.figures.contents import Spread, Spreads
+from wingbar.show.figures.contents import DimensionSpread, Spreads
 from wingbar.show.figures.spread import draw_spread
 from wingbar.show.figures.style import THEMES
 from wingbar.show.neighbours import class_title
@@ -101,9 +101,9 @@ def gather_spreads(
     if not varying.any():
         raise UserError("no dimension of these features varies: the encoder has collapsed, or all images are the same")
 
-    def along(dimension: int) -> Spread:
+    def along(dimension: int) -> DimensionSpread:
         values = coordinates[:, dimension]
-        return Spread(dimension, measure.spreads[dimension].item(), *(values[own] for own in rows))
+        return DimensionSpread(dimension, measure.spreads[dimension].item(), *(values[own] for own in rows))
 
     return Spreads(
         classes=(class_title(names[pair[0]]), class_title(names[pair[1]])) if pair else None,

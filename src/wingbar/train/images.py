@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from wingbar.config.settings import Config
-from wingbar.data.cache import Report
+from wingbar.data.cache import Reporter
 from wingbar.data.datasets import Source, Split, load, look_alikes
 from wingbar.data.entry import cache_root
 from wingbar.data.listing import Listing, hold_out
@@ -53,7 +53,7 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
 
 
 @contextmanager
-def _reporting(*, quiet: bool) -> Iterator[Report]:
+def _reporting(*, quiet: bool) -> Iterator[Reporter]:
     """One bar at a time, sentences on stderr; quiet ones say nothing."""
     with ExitStack() as shown:
 
@@ -66,7 +66,7 @@ def _reporting(*, quiet: bool) -> Iterator[Report]:
             if not quiet:
                 note(sentence)
 
-        yield Report(bar, say)
+        yield Reporter(bar, say)
 
 
 def count(source: Source | Store) -> int:

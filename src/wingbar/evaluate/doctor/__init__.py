@@ -6,10 +6,10 @@ from wingbar.lazy import lazily
 
 if TYPE_CHECKING:
     from wingbar.evaluate.doctor.check import check as check
-    from wingbar.evaluate.doctor.report import Entry as Entry
-    from wingbar.evaluate.doctor.report import Pair as Pair
-    from wingbar.evaluate.doctor.report import Report as Report
+    from wingbar.evaluate.doctor.report import DataReport as DataReport
+    from wingbar.evaluate.doctor.report import DataVerdict as DataVerdict
+    from wingbar.evaluate.doctor.report import ImagePair as ImagePair
+    from wingbar.evaluate.doctor.report import ListedImage as ListedImage
     from wingbar.evaluate.doctor.report import SplitFacts as SplitFacts
-    from wingbar.evaluate.doctor.report import Verdict as Verdict
 
 lazily(__name__)

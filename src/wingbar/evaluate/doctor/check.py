@@ -20,7 +20,7 @@ from wingbar.evaluate.doctor.folder import write
 from wingbar.evaluate.doctor.neighbours import embed
 from wingbar.evaluate.doctor.options import check_encoder, check_folder, check_numbers
 from wingbar.evaluate.doctor.pairs import Subjects, find_pairs, group_pairs
-from wingbar.evaluate.doctor.report import Entry, Report, Settings, split_facts
+from wingbar.evaluate.doctor.report import DataReport, ListedImage, Settings, split_facts
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.embedder import Embedder, open_embedder
 from wingbar.train.machine import choose_device
@@ -41,7 +41,7 @@ def check(
     device: str = "auto",
     workers: int = 0,
     quiet: bool = False,
-) -> Report:
+) -> DataReport:
     """Examine the data set at `path`; with `out`, a folder, also write report.json and pairs.png there.
 
     Without `name`, the kind of data set is guessed. `encoder` is a run's folder, a weights file, or a model's name
@@ -59,7 +59,7 @@ def check(
     features = _features(listings, subjects, model, place, quiet=quiet) if model else None
     settings = Settings(near=near, encoder=f"{encoder} {weights}".strip() if encoder else None, cosine=cosine)
     pairs, complete = find_pairs(subjects, features, settings, _prover(listings, subjects, workers, quiet=quiet))
-    report = Report(
+    report = DataReport(
         path=str(path),
         name=found,
         guessed=name is None,
@@ -88,13 +88,13 @@ def _examine(split: str, listing: Listing, workers: int, *, quiet: bool) -> list
 
 
 def _subjects(listings: Mapping[str, Listing], results: Mapping[str, Sequence[Exam | Broken]]) -> Subjects:
-    entries, exams = list[Entry](), list[Exam]()
+    entries, exams = list[ListedImage](), list[Exam]()
     rows: dict[str, list[int]] = {split: [] for split in listings}
     for split, listing in listings.items():
         labels = None if listing.labels is None else listing.labels.tolist()
         for row, result in enumerate(results[split]):
             if isinstance(result, Exam) and not result.blank:
-                entries.append(Entry(split, listing.names[row], listing.classes[labels[row]] if labels else None))
+                entries.append(ListedImage(split, listing.names[row], listing.classes[labels[row]] if labels else None))
                 exams.append(result)
                 rows[split].append(row)
     return Subjects(tuple(entries), tuple(exams), rows)

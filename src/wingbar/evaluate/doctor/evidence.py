@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from wingbar.data.census import Exam
 from wingbar.data.parallel import in_order
 
-__all__ = ["Alike", "Sheet", "are_one", "prove", "sheet", "side_for"]
+__all__ = ["Alike", "EvidenceSheet", "are_one", "prove", "sheet", "side_for"]
 
 SIDES = (128, 64)  # of the square; a picture smaller than the last has no tiles
 GRID = 6  # tiles down and across
@@ -46,7 +46,7 @@ Spans = Float[Tensor, "2 2"]  # down and across: where a part starts and ends, a
 Tiles = Float[Tensor, "6 6"]
 
 
-class Sheet(NamedTuple):
+class EvidenceSheet(NamedTuple):
     """A picture in grey as a square, and how much saving again leaves of each tile."""
 
     square: Square
@@ -67,18 +67,18 @@ def prove(
     """For each pair whether its pictures, which `look` opens by number, are proven to be one."""
 
     @lru_cache(maxsize=1024)  # pairs come sorted, and films have many of them within a few pictures
-    def prepared(number: int, side: int) -> Sheet:
+    def prepared(number: int, side: int) -> EvidenceSheet:
         return sheet(look(number), side=side)
 
     return in_order(partial(_proven, exams, prepared), pairs, workers=workers or 0)
 
 
-def _proven(exams: tuple[Exam, ...], prepared: Callable[[int, int], Sheet], pair: Alike) -> bool:
+def _proven(exams: tuple[Exam, ...], prepared: Callable[[int, int], EvidenceSheet], pair: Alike) -> bool:
     side = min(side_for(exams[number]) for number in pair[:2])
     if not side:
         return False
     first, second = (prepared(number, side) for number in pair[:2])
-    second = Sheet(second.square.flip(1), second.left.flip(1)) if pair.mirrored else second
+    second = EvidenceSheet(second.square.flip(1), second.left.flip(1)) if pair.mirrored else second
     return are_one(first, second) or are_one(*in_common(first, second))
 
 
@@ -87,10 +87,10 @@ def side_for(exam: Exam) -> int:
     return next((side for side in SIDES if min(exam.width, exam.height) >= side), 0)
 
 
-def sheet(image: Image.Image, *, side: int) -> Sheet:
+def sheet(image: Image.Image, *, side: int) -> EvidenceSheet:
     """A picture, prepared for comparing."""
     square = image.convert("L").resize((side, side), Image.Resampling.BOX)
-    return Sheet(_values(square), _found(_values(square), _values(_saved_again(square))))
+    return EvidenceSheet(_values(square), _found(_values(square), _values(_saved_again(square))))
 
 
 def _saved_again(square: Image.Image) -> Image.Image:
@@ -106,7 +106,7 @@ def _values(image: Image.Image) -> Square:
 # --- what two pictures have in common ---------------------------------------------------------------------------------
 
 
-def in_common(first: Sheet, second: Sheet) -> tuple[Sheet, Sheet]:
+def in_common(first: EvidenceSheet, second: EvidenceSheet) -> tuple[EvidenceSheet, EvidenceSheet]:
     """Both cut to what both show: one may be a crop of the other, or have a frame."""
     spans = _place(first.square, second.square)
     start, end = spans[:, :1], spans[:, 1:]
@@ -140,7 +140,7 @@ def _standard(views: Float[Tensor, "*any pixel"]) -> Float[Tensor, "*any pixel"]
     return F.normalize(views - views.mean(dim=-1, keepdim=True), dim=-1)
 
 
-def _cut(whole: Sheet, spans: Spans) -> Sheet:
+def _cut(whole: EvidenceSheet, spans: Spans) -> EvidenceSheet:
     (top, bottom), (left, right) = (spans * len(whole.square)).tolist()
     image = Image.fromarray(whole.square.byte().numpy())
     return sheet(image.resize(image.size, Image.Resampling.BICUBIC, box=(left, top, right, bottom)), side=image.width)
@@ -149,7 +149,7 @@ def _cut(whole: Sheet, spans: Spans) -> Sheet:
 # --- tile by tile -----------------------------------------------------------------------------------------------------
 
 
-def are_one(first: Sheet, second: Sheet) -> bool:
+def are_one(first: EvidenceSheet, second: EvidenceSheet) -> bool:
     """Whether all tiles that can tell say so: as the pictures are, or the one in the other's tones."""
     left = torch.minimum(first.left, second.left)
     telling = left >= TELLING

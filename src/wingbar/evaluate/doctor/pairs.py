@@ -13,7 +13,7 @@ from torch import Tensor
 from wingbar.data.census import Exam, thumbnails
 from wingbar.data.duplicates import Close, Thumbnails, close_pairs, correlations, groups, perceptual_hash, similar_pairs
 from wingbar.evaluate.doctor.evidence import Alike
-from wingbar.evaluate.doctor.report import Entry, Kind, Pair, Settings
+from wingbar.evaluate.doctor.report import ImagePair, Kind, ListedImage, Settings
 
 __all__ = ["Subjects", "find_pairs", "group_pairs"]
 
@@ -23,7 +23,7 @@ Features = Float[Tensor, "n dim"]  # of length 1
 class Subjects(NamedTuple):
     """The pictures that are compared with one another, of all splits; blank and unreadable ones are not."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedImage, ...]
     exams: tuple[Exam, ...]
     rows: Mapping[str, list[int]]  # of each split's listing
 
@@ -44,7 +44,7 @@ Prove = Callable[[Sequence[Alike]], Iterator[bool]]
 
 def find_pairs(
     subjects: Subjects, features: Features | None, settings: Settings, prove: Prove
-) -> tuple[tuple[Pair, ...], bool]:
+) -> tuple[tuple[ImagePair, ...], bool]:
     """All pairs, the worst first, and whether these are all there are."""
     if not subjects.exams:
         return (), True
@@ -94,8 +94,8 @@ def _kind(subjects: Subjects, match: Match) -> Kind:
     return "near" if match.proven else "neighbours" if match.distance is None else "alike"
 
 
-def _pair(subjects: Subjects, match: Match, features: Features | None) -> Pair:
-    return Pair(
+def _pair(subjects: Subjects, match: Match, features: Features | None) -> ImagePair:
+    return ImagePair(
         subjects.entries[match.first],
         subjects.entries[match.second],
         _kind(subjects, match),
@@ -106,7 +106,7 @@ def _pair(subjects: Subjects, match: Match, features: Features | None) -> Pair:
     )
 
 
-def group_pairs(pairs: Sequence[Pair]) -> tuple[tuple[Entry, ...], ...]:
+def group_pairs(pairs: Sequence[ImagePair]) -> tuple[tuple[ListedImage, ...], ...]:
     """Pictures that pairs connect; what only looks alike is no proof, so it connects nothing."""
     sure = [pair for pair in pairs if pair.sure]
     members = sorted({entry for pair in sure for entry in pair[:2]})

@@ -39,14 +39,14 @@ from wingbar.data.store import Broken
 __all__ = [
     "KINDS",
     "RELATIONS",
-    "Entry",
+    "DataReport",
+    "DataVerdict",
+    "ImagePair",
     "Kind",
-    "Pair",
-    "Report",
+    "ListedImage",
     "Settings",
     "Span",
     "SplitFacts",
-    "Verdict",
     "split_facts",
     "to_json",
 ]
@@ -64,7 +64,7 @@ KINDS: tuple[Kind, ...] = ("same file", "same pixels", "near", "alike", "neighbo
 Span = tuple[int, int, int]  # least, median, most
 
 
-class Entry(NamedTuple):
+class ListedImage(NamedTuple):
     """A picture: its split, its name there, its class where known."""
 
     split: str
@@ -72,11 +72,11 @@ class Entry(NamedTuple):
     label: str | None
 
 
-class Pair(NamedTuple):
+class ImagePair(NamedTuple):
     """Two pictures that are, or may be, the same."""
 
-    first: Entry
-    second: Entry
+    first: ListedImage
+    second: ListedImage
     kind: Kind
     distance: int | None  # of the hashes; None where only the encoder found the pair
     correlation: float  # of the thumbnails
@@ -107,7 +107,7 @@ class Pair(NamedTuple):
         return self.kind not in ("alike", "neighbours")
 
 
-class Verdict(NamedTuple):
+class DataVerdict(NamedTuple):
     """One finding in plain words, with what to do about it."""
 
     severity: Literal["problem", "note"]
@@ -146,7 +146,7 @@ class Settings(NamedTuple):
     compared: int = 5_000  # minutes, at some 40 ms each: a film may have a hundred thousand pairs
 
 
-class Report(NamedTuple):
+class DataReport(NamedTuple):
     """Everything that was found; `pairs` are the worst first, `complete` unless there were too many."""
 
     path: str
@@ -154,10 +154,10 @@ class Report(NamedTuple):
     guessed: bool
     settings: Settings
     splits: Mapping[str, SplitFacts]
-    pairs: tuple[Pair, ...]
-    groups: tuple[tuple[Entry, ...], ...]
+    pairs: tuple[ImagePair, ...]
+    groups: tuple[tuple[ListedImage, ...], ...]
     complete: bool = True
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[DataVerdict, ...] = ()
 
 
 def split_facts(listing: Listing, results: Sequence[Exam | Broken]) -> SplitFacts:
@@ -203,7 +203,7 @@ def _span(values: Sequence[int]) -> Span:
 # --- as JSON ---------------------------------------------------------------------------------------------------------
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: DataReport) -> dict[str, Any]:
     """The report as the docstring above describes it."""
     relations = Counter(pair.relation for pair in report.pairs)
     return {
@@ -236,10 +236,10 @@ def _facts_json(facts: SplitFacts) -> dict[str, Any]:
     return facts._asdict() | {"unreadable": named}
 
 
-def _pair_json(pair: Pair) -> dict[str, Any]:
+def _pair_json(pair: ImagePair) -> dict[str, Any]:
     ends = {"first": _entry_json(pair.first), "second": _entry_json(pair.second)}
     return {"relation": pair.relation} | pair._asdict() | {"correlation": round(pair.correlation, 4)} | ends
 
 
-def _entry_json(entry: Entry) -> dict[str, str | None]:
+def _entry_json(entry: ListedImage) -> dict[str, str | None]:
     return {"split": entry.split, "name": entry.name, "class": entry.label}

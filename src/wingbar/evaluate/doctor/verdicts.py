@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from wingbar.evaluate.doctor.report import Entry, Pair, Report, Verdict
+from wingbar.evaluate.doctor.report import DataReport, DataVerdict, ImagePair, ListedImage
 
 __all__ = ["judge"]
 
@@ -14,7 +14,7 @@ UNEVEN = 10  # times as many images in the largest class as in the smallest
 GREY = 0.01  # share of grey pictures from which they are worth a word
 
 
-def judge(report: Report) -> tuple[Verdict, ...]:
+def judge(report: DataReport) -> tuple[DataVerdict, ...]:
     """Every finding, problems before notes."""
     found = [verdict for look in LOOKS for verdict in look(report)]
     return tuple(sorted(found, key=lambda verdict: verdict.severity != "problem"))
@@ -23,7 +23,7 @@ def judge(report: Report) -> tuple[Verdict, ...]:
 # --- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def _leaks(report: Report) -> Iterator[Verdict]:
+def _leaks(report: DataReport) -> Iterator[DataVerdict]:
     pairs = [pair for pair in _sure(report.pairs) if pair.first.split != pair.second.split]
     leaked = {entry for pair in pairs for entry in pair[:2] if entry.split == "test"}
     same = {entry for pair in pairs if pair.kind != "near" for entry in pair[:2] if entry.split == "test"}
@@ -36,7 +36,7 @@ def _leaks(report: Report) -> Iterator[Verdict]:
         )
 
 
-def _contradictions(report: Report) -> Iterator[Verdict]:
+def _contradictions(report: DataReport) -> Iterator[DataVerdict]:
     pairs = [pair for pair in _sure(report.pairs) if pair.contradictory]
     if pairs:
         first, second = pairs[0][:2]
@@ -47,8 +47,8 @@ def _contradictions(report: Report) -> Iterator[Verdict]:
         )
 
 
-def _repeats(report: Report) -> Iterator[Verdict]:
-    repeated = defaultdict[str, set[Entry]](set)
+def _repeats(report: DataReport) -> Iterator[DataVerdict]:
+    repeated = defaultdict[str, set[ListedImage]](set)
     for pair in _sure(report.pairs):
         if pair.first.split == pair.second.split:
             repeated[pair.first.split] |= {pair.first, pair.second}
@@ -58,13 +58,13 @@ def _repeats(report: Report) -> Iterator[Verdict]:
         )
 
 
-def _neighbours(report: Report) -> Iterator[Verdict]:
+def _neighbours(report: DataReport) -> Iterator[DataVerdict]:
     if only := sum(pair.kind == "neighbours" for pair in report.pairs):
         what = _count(only, "pair looks", "pairs look")
         yield _note("neighbours", f"{what} alike to the encoder only: look at pairs.png before you believe it")
 
 
-def _look_alikes(report: Report) -> Iterator[Verdict]:
+def _look_alikes(report: DataReport) -> Iterator[DataVerdict]:
     if alike := [pair for pair in report.pairs if pair.kind == "alike"]:
         across = sum(pair.first.split != pair.second.split for pair in alike)
         where = f" ({across:,} across splits, {sum(pair.contradictory for pair in alike):,} under two labels)"
@@ -77,23 +77,23 @@ def _look_alikes(report: Report) -> Iterator[Verdict]:
         )
 
 
-def _unfinished(report: Report) -> Iterator[Verdict]:
+def _unfinished(report: DataReport) -> Iterator[DataVerdict]:
     if not report.complete:
         yield _problem("search", "the search for pairs stopped, there are too many; lower --near to see the closest")
 
 
-def _sure(pairs: Sequence[Pair]) -> list[Pair]:
+def _sure(pairs: Sequence[ImagePair]) -> list[ImagePair]:
     return [pair for pair in pairs if pair.sure]
 
 
-def _where(entry: Entry) -> str:
+def _where(entry: ListedImage) -> str:
     return f"{entry.split}: {entry.name}"
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _unreadable(report: Report) -> Iterator[Verdict]:
+def _unreadable(report: DataReport) -> Iterator[DataVerdict]:
     for split, facts in report.splits.items():
         if facts.unreadable:
             what = _count(len(facts.unreadable), f"{split} file is", f"{split} files are")
@@ -103,14 +103,14 @@ def _unreadable(report: Report) -> Iterator[Verdict]:
             )
 
 
-def _blank(report: Report) -> Iterator[Verdict]:
+def _blank(report: DataReport) -> Iterator[DataVerdict]:
     for split, facts in report.splits.items():
         if facts.blank:
             what = _count(len(facts.blank), f"{split} image is", f"{split} images are")
             yield _problem("blank", f"{what} of a single colour, first {facts.blank[0]}: nothing to learn, remove them")
 
 
-def _shapes(report: Report) -> Iterator[Verdict]:
+def _shapes(report: DataReport) -> Iterator[DataVerdict]:
     for split, facts in report.splits.items():
         side = min(facts.width[1], facts.height[1])
         if side < SMALL:
@@ -125,7 +125,7 @@ def _shapes(report: Report) -> Iterator[Verdict]:
             )
 
 
-def _colour(report: Report) -> Iterator[Verdict]:
+def _colour(report: DataReport) -> Iterator[DataVerdict]:
     for split, facts in report.splits.items():
         share = facts.grey / facts.readable
         if share >= GREY:
@@ -135,14 +135,14 @@ def _colour(report: Report) -> Iterator[Verdict]:
             )  # fmt: skip
 
 
-def _told(report: Report) -> Iterator[Verdict]:
+def _told(report: DataReport) -> Iterator[DataVerdict]:
     return (_note("reader", note) for facts in report.splits.values() for note in facts.notes)
 
 
 # --- classes ---------------------------------------------------------------------------------------------------------
 
 
-def _balance(report: Report) -> Iterator[Verdict]:
+def _balance(report: DataReport) -> Iterator[DataVerdict]:
     for split, facts in report.splits.items():
         present = {name: count for name, count in facts.classes.items() if count}
         if not present:
@@ -155,7 +155,7 @@ def _balance(report: Report) -> Iterator[Verdict]:
             )  # fmt: skip
 
 
-def _one_sided(report: Report) -> Iterator[Verdict]:
+def _one_sided(report: DataReport) -> Iterator[DataVerdict]:
     if not all(facts.classes for facts in report.splits.values()) or len(report.splits) < 2:
         return
     train, test = ({name for name, n in facts.classes.items() if n} for facts in report.splits.values())
@@ -167,7 +167,7 @@ def _one_sided(report: Report) -> Iterator[Verdict]:
         yield _note("classes", f"train has {_classes(untested)} that test lacks: no score will tell about them")
 
 
-def _spellings(report: Report) -> Iterator[Verdict]:
+def _spellings(report: DataReport) -> Iterator[DataVerdict]:
     names = {name for facts in report.splits.values() for name in facts.classes}
     spelt = defaultdict[str, list[str]](list)
     for name in sorted(names):
@@ -189,15 +189,15 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _problem(topic: str, text: str) -> Verdict:
-    return Verdict("problem", topic, text)
+def _problem(topic: str, text: str) -> DataVerdict:
+    return DataVerdict("problem", topic, text)
 
 
-def _note(topic: str, text: str) -> Verdict:
-    return Verdict("note", topic, text)
+def _note(topic: str, text: str) -> DataVerdict:
+    return DataVerdict("note", topic, text)
 
 
-LOOKS: Iterable[Callable[[Report], Iterator[Verdict]]] = (
+LOOKS: Iterable[Callable[[DataReport], Iterator[DataVerdict]]] = (
     *(_leaks, _contradictions, _one_sided, _spellings, _unreadable, _blank, _unfinished),
     *(_balance, _repeats, _look_alikes, _neighbours, _shapes, _colour, _told),
 )

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from wingbar.evaluate.doctor.report import KINDS, RELATIONS, Report, Span, SplitFacts
+from wingbar.evaluate.doctor.report import KINDS, RELATIONS, DataReport, Span, SplitFacts
 from wingbar.terminal import Terminal
 
 __all__ = ["tell"]
 
 
-def tell(report: Report, out: Path, console: Terminal) -> None:
+def tell(report: DataReport, out: Path, console: Terminal) -> None:
     """Print the report; `out` is where it lies."""
     how = "guessed; say --data.name if it is something else" if report.guessed else "as told"
     console.print(report.path, "was read as", Text(report.name, style="bold"), f"({how})")
@@ -30,7 +30,7 @@ def tell(report: Report, out: Path, console: Terminal) -> None:
     console.print(f"Everything is in {out / 'report.json'}{sheet}.", soft_wrap=True)
 
 
-def _splits(report: Report) -> Table:
+def _splits(report: DataReport) -> Table:
     """A column for each split."""
     table = Table("", *report.splits)
     columns = [_facts(facts) for facts in report.splits.values()]
@@ -64,7 +64,7 @@ def _span(span: Span) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {median:,}"
 
 
-def _pairs(report: Report) -> Table:
+def _pairs(report: DataReport) -> Table:
     counts = Counter((pair.relation, pair.kind) for pair in report.pairs)
     kinds = [kind for kind in KINDS if any(pair.kind == kind for pair in report.pairs)]
     table = Table("pairs", *kinds)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from wingbar.config.words import parse
 from wingbar.errors import known
-from wingbar.reproduce.bench.options import Data, Step, Train, check
+from wingbar.reproduce.bench.options import BenchData, Step, Train, check
 from wingbar.terminal import say
 
 __all__ = ["bench"]
 
-BENCHES: dict[str, type[Step | Data | Train]] = {"step": Step, "data": Data, "train": Train}
+BENCHES: dict[str, type[Step | BenchData | Train]] = {"step": Step, "data": BenchData, "train": Train}
 
 
 def bench(arguments: Sequence[str]) -> None:

@@ -25,8 +25,8 @@ from wingbar.data.listing import Listing
 from wingbar.data.parallel import cores
 from wingbar.data.store import decode
 from wingbar.reproduce.bench.clock import time_repeats
-from wingbar.reproduce.bench.options import Data
-from wingbar.reproduce.bench.table import Row
+from wingbar.reproduce.bench.options import BenchData
+from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source
 from wingbar.train.machine import choose_device
 from wingbar.train.stages import build_views
@@ -35,7 +35,7 @@ from wingbar.types import MEAN, STD
 __all__ = ["bench_data", "torchvision_views"]
 
 
-def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+def bench_data(options: BenchData, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """Rates of every stage; `tell` hears the name of each before it begins."""
     with _files(options) as paths:
         size, batch = options.data.size, min(options.data.batch, len(paths))
@@ -53,16 +53,16 @@ def bench_data(options: Data, *, tell: Callable[[str], None] = lambda title: Non
     device = choose_device(options.device)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     return [
-        Row(f"decoding once, {cores()} cores", {"images/s": decoding}),
-        Row(f"torchvision's DataLoader, {processes} processes", {"images/s": theirs, "× torchvision": 1.0}),
-        Row(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
-        Row("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
-        Row("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
+        BenchRow(f"decoding once, {cores()} cores", {"images/s": decoding}),
+        BenchRow(f"torchvision's DataLoader, {processes} processes", {"images/s": theirs, "× torchvision": 1.0}),
+        BenchRow(f"ours from the store, {where}", {"images/s": ours, "× torchvision": ours / theirs}),
+        BenchRow("views: torchvision v2 on PIL, one core", {"images/s": one_core[0], "× torchvision": 1.0}),
+        BenchRow("views: ours, one core", {"images/s": one_core[1], "× torchvision": one_core[1] / one_core[0]}),
     ]
 
 
 @contextmanager
-def _files(options: Data) -> Iterator[list[Path]]:
+def _files(options: BenchData) -> Iterator[list[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
     data, source = options.data, find_source(Config(data=options.data))
     if isinstance(source, Listing):
@@ -79,7 +79,7 @@ def _files(options: Data) -> Iterator[list[Path]]:
 # --- ours ------------------------------------------------------------------------------------------------------------
 
 
-def _device_rate(images: Any, options: Data, *, batch: int) -> float:
+def _device_rate(images: Any, options: BenchData, *, batch: int) -> float:
     """Images per second that get two views, from bytes that are on the device."""
     device = choose_device(options.device)
     stored, aspect = images[torch.arange(batch)].to(device), torch.ones(batch, device=device)

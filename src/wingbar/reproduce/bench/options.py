@@ -11,11 +11,11 @@ import tyro
 
 from wingbar.config.limits import check_device
 from wingbar.config.recipes import recipe_named
-from wingbar.config.sections import Data as Images
+from wingbar.config.sections import DataSettings as Images
 from wingbar.config.words import OUT
 from wingbar.errors import UserError, known
 
-__all__ = ["CASES", "Case", "Data", "Step", "Train", "check"]
+__all__ = ["CASES", "BenchData", "Case", "Step", "Train", "check"]
 
 EAGER = {"run.compile": "off"}
 AS_TYPED = {**EAGER, "run.precision": "fp32", "run.channels_last": False}
@@ -64,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Data:
+class BenchData:
     """Time the way from image files to two MoCo v2 views."""
 
     data: Images = field(default_factory=Images)
@@ -97,7 +97,7 @@ class Train:
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
 
 
-def check(asked: Step | Data | Train) -> None:
+def check(asked: Step | BenchData | Train) -> None:
     """Refuse what makes no sense, before anything is measured."""
     check_device(asked.device)
     for name in asked.cases if isinstance(asked, Step) else ():

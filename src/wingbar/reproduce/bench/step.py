@@ -14,7 +14,7 @@ from wingbar.config.settings import Config, changed
 from wingbar.reproduce.bench.clock import Timing, time_repeats
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.options import CASES, Case, Step, check
-from wingbar.reproduce.bench.table import Row
+from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes
@@ -23,7 +23,7 @@ from wingbar.types import Batch
 __all__ = ["bench_step", "memory_given_back", "time_step"]
 
 
-def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """A row per case; `tell` hears the name of each before it begins."""
     check(options)
     timings: dict[str, Timing] = {}
@@ -86,7 +86,7 @@ def memory_given_back() -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-def _row(name: str, timings: Mapping[str, Timing], batch: int) -> Row:
+def _row(name: str, timings: Mapping[str, Timing], batch: int) -> BenchRow:
     """One case beside the others: how much faster than the listing, how near to the floor that MoCo v2 sets."""
     timing = timings[name]
     values: dict[str, float | None] = {
@@ -101,7 +101,7 @@ def _row(name: str, timings: Mapping[str, Timing], batch: int) -> Row:
         values["× listing"] = listing.ms / timing.ms
     if moco and name == "ours":
         values["share of floor"] = moco.ms * _passes(name) / _passes("MoCo v2") / timing.ms
-    return Row(name, values)
+    return BenchRow(name, values)
 
 
 def _passes(case: str) -> Number:

@@ -15,19 +15,19 @@ from rich.table import Table
 from wingbar.files import write_text
 from wingbar.train.provenance import surroundings
 
-__all__ = ["Row", "bars", "table", "write_results"]
+__all__ = ["BenchRow", "bars", "table", "write_results"]
 
 DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1}  # behind the point, by the beginning of a column's name
 
 
-class Row(NamedTuple):
+class BenchRow(NamedTuple):
     """One thing that was measured."""
 
     name: str
     values: Mapping[str, float | None]  # None: not measured here
 
 
-def table(title: str, rows: Sequence[Row]) -> Table:
+def table(title: str, rows: Sequence[BenchRow]) -> Table:
     """The rows for a terminal."""
     columns = [column for column in _columns(rows) if "%" not in column]  # quartiles are for the file
     built = Table("", *(f"[bold]{column}" for column in columns), title=title)
@@ -39,7 +39,7 @@ def table(title: str, rows: Sequence[Row]) -> Table:
     return built
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
+def _columns(rows: Sequence[BenchRow]) -> list[str]:
     """Every column that any row has, in order of appearance."""
     return list(dict.fromkeys(column for row in rows for column in row.values))
 
@@ -49,7 +49,7 @@ def _shown(column: str, value: float | None) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[Row], *, drawn: str) -> None:
+def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[BenchRow], *, drawn: str) -> None:
     """`name`.json with everything, and `name`.svg with one column drawn as bars."""
     place = {**surroundings(), "torch": torch.__version__}  # with its build
     results = {
@@ -72,7 +72,7 @@ STYLE = (
 NAMES, LENGTH, LINE = 240, 380, 26  # pixels: room for names, the longest bar, a row's height
 
 
-def bars(title: str, rows: Sequence[Row], *, column: str) -> str:
+def bars(title: str, rows: Sequence[BenchRow], *, column: str) -> str:
     """A column as horizontal bars, an SVG picture that follows light and dark."""
     drawn = [(row.name, row.values[column]) for row in rows if row.values.get(column)]
     longest = max((value or 0 for _, value in drawn), default=1)

@@ -15,14 +15,14 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.reproduce.bench.options import Train
 from wingbar.reproduce.bench.step import time_step
-from wingbar.reproduce.bench.table import Row
+from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source, open_source
 from wingbar.train.runs import run
 
 __all__ = ["bench_train"]
 
 
-def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: None) -> list[Row]:
+def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """A row for getting the images ready, then one per recipe; `tell` hears the name of each before it begins."""
     first = _config(options, options.recipes[0])
     rows = []
@@ -30,7 +30,7 @@ def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: N
         tell(title)
         began = time.perf_counter()
         store = open_source(first, find_source(first), quiet=True)
-        rows.append(Row(title, {"seconds": time.perf_counter() - began, "images": float(len(store.images))}))
+        rows.append(BenchRow(title, {"seconds": time.perf_counter() - began, "images": float(len(store.images))}))
     epochs = math.ceil(options.steps * first.data.batch / len(store.images))
     for name in options.recipes:
         tell(name)
@@ -49,11 +49,11 @@ def _config(options: Train, recipe: str) -> Config:
     return changed(config, {"pairs.decoder.epochs": 0}) if config.settings_of("pairs") else config
 
 
-def _row(name: str, config: Config, *, epochs: int) -> Row:
+def _row(name: str, config: Config, *, epochs: int) -> BenchRow:
     """The rate of a real training, and its share of the rate at which the same step runs without data."""
     trained, random = _rate(config, epochs=epochs), time_step(config, repeats=15, warmup=5)
     alone = random.per_second(config.data.batch)
-    return Row(name, {"images/s": trained, "images/s, random images": alone, "share": trained / alone})
+    return BenchRow(name, {"images/s": trained, "images/s, random images": alone, "share": trained / alone})
 
 
 def _rate(config: Config, *, epochs: int) -> float:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from wingbar.show.figures.cells import Cell, Scale, coloured, draw_cells, ramp
+from wingbar.show.figures.cells import CellScale, TextCell, coloured, draw_cells, ramp
 from wingbar.show.figures.contents import Attended
 from wingbar.show.figures.style import LIGHT, Style
 
@@ -41,21 +41,21 @@ def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", 
         told += " Under it, how much of its energy lies inside the outline; chance is the outline's area."
     heads = ("image", *attended.encoders)
     mid_grey = torch.full((3, *ramp().shape), 128, dtype=torch.uint8)
-    scale = Scale(laid_over(mid_grey, ramp()), "0", "highest")
+    scale = CellScale(laid_over(mid_grey, ramp()), "0", "highest")
     return draw_cells(rows, style, title=title or "Where encoders look", heads=heads, note=told, scale=scale)
 
 
-def _plain(attended: Attended, row: int) -> Cell:
+def _plain(attended: Attended, row: int) -> TextCell:
     chance = "" if attended.area is None else f"chance {100 * attended.area[row]:.1f} %"
-    return Cell(attended.image[row], chance or attended.names[row], _inside(attended, row))
+    return TextCell(attended.image[row], chance or attended.names[row], _inside(attended, row))
 
 
-def _maps(attended: Attended, row: int) -> list[Cell]:
+def _maps(attended: Attended, row: int) -> list[TextCell]:
     pictures = [laid_over(attended.image[row], cam[row]) for cam in attended.cam]
     if attended.energy is None or attended.area is None:
-        return [Cell(picture) for picture in pictures]
+        return [TextCell(picture) for picture in pictures]
     return [
-        Cell(picture, f"inside {100 * inside:.1f} %", _inside(attended, row))
+        TextCell(picture, f"inside {100 * inside:.1f} %", _inside(attended, row))
         for picture, inside in zip(pictures, attended.energy[:, row].tolist(), strict=True)
     ]
 

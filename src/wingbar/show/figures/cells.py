@@ -16,14 +16,14 @@ from wingbar.show.figures.style import LIGHT, Style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Cell", "Scale", "coloured", "draw_cells", "ramp"]
+__all__ = ["CellScale", "TextCell", "coloured", "draw_cells", "ramp"]
 
 GAP = 0.07  # between pictures
 HEAD, BELOW = 0.2, 0.17  # heights of lines
 NAME = 1.6  # width of the names of rows
 
 
-class Cell(NamedTuple):
+class TextCell(NamedTuple):
     """A picture, the words under it, and the region that is outlined in it."""
 
     image: Picture
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     inside: Float[Tensor, "h w"] | None = None
 
 
-class Scale(NamedTuple):
+class CellScale(NamedTuple):
     """What colours mean: those from the first to the last, and what these two say."""
 
     colours: Float[np.ndarray, "1 k 4"]
@@ -52,14 +52,14 @@ def ramp() -> Float[Tensor, "1 128"]:
 
 
 def draw_cells(
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[TextCell]],
     style: Style = LIGHT,
     *,
     title: str = "",
     heads: Sequence[str] = (),
     names: Sequence[str] = (),
     note: str = "",
-    scale: Scale | None = None,
+    scale: CellScale | None = None,
     side: float = 1.2,
 ) -> Figure:
     """A row of pictures per row of cells, each `side` inches wide; the scale stands beside the note, below them."""
@@ -86,14 +86,14 @@ def draw_cells(
     return page
 
 
-def _mount(paper: Sheet, cell: Cell, x: float, y: float, side: float) -> None:
+def _mount(paper: Sheet, cell: TextCell, x: float, y: float, side: float) -> None:
     paper.picture(cell.image, x, y, side, side)
     if cell.inside is not None:
         paper.outline(cell.inside, x, y, side, side)
     paper.words(cell.below, x, y + side + 0.09, size=6.0, ink=paper.style.pale, fit=side)
 
 
-def _draw_scale(paper: Sheet, scale: Scale, right: float, y: float, *, width: float = 0.9) -> None:
+def _draw_scale(paper: Sheet, scale: CellScale, right: float, y: float, *, width: float = 0.9) -> None:
     """A bar of colours that ends at `right`, its meaning at both ends."""
     paper.picture(scale.colours, right - width, y, width, 0.1)
     paper.words(scale.low, right - width, y + 0.18, size=6.0, ink=paper.style.pale)

@@ -10,7 +10,18 @@ from typing import Literal, NamedTuple
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-__all__ = ["Attended", "Curve", "Flock", "Ladder", "Neighbourhood", "Pairs", "Panel", "Ranking", "Spread", "Spreads"]
+__all__ = [
+    "Attended",
+    "Curve",
+    "DimensionSpread",
+    "Flock",
+    "Ladder",
+    "Neighbourhood",
+    "Pairs",
+    "Panel",
+    "Ranking",
+    "Spreads",
+]
 
 
 class Pairs(NamedTuple):
@@ -48,7 +59,7 @@ class Attended(NamedTuple):
     area: Float[Tensor, " n"] | None  # share of the picture inside: chance
 
 
-class Spread(NamedTuple):
+class DimensionSpread(NamedTuple):
     """One feature dimension, seen in two classes (or in all images)."""
 
     dimension: int
@@ -61,8 +72,8 @@ class Spreads(NamedTuple):
     """How much the dimensions of an encoder's features vary over the data."""
 
     classes: tuple[str, str] | None  # of the two classes shown; None for images without labels
-    least: Spread
-    most: Spread
+    least: DimensionSpread
+    most: DimensionSpread
     spreads: Float[Tensor, " dim"]
     statistic: str  # in words: what the spread of a dimension is
     kappa: float | None  # below it a dimension is perturbed; None for encoders without the method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wingbar.show.figures.cells import Cell, Scale, coloured, draw_cells, ramp
+from wingbar.show.figures.cells import CellScale, TextCell, coloured, draw_cells, ramp
 from wingbar.show.figures.contents import Ladder, Pairs
 from wingbar.show.figures.style import LIGHT, Style
 
@@ -19,15 +19,15 @@ def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str
     most = max(pairs.change.max().item(), 1e-6)
     rows = [
         [
-            Cell(pairs.image[row], name),
-            Cell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
-            Cell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
-            Cell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3g}"),
+            TextCell(pairs.image[row], name),
+            TextCell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
+            TextCell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
+            TextCell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3g}"),
         ]
         for row, name in enumerate(pairs.names)
     ]
     heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
-    scale = Scale(coloured(ramp(), style.heat), "0", f"{most:.3g}")
+    scale = CellScale(coloured(ramp(), style.heat), "0", f"{most:.3g}")
     return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
 
 
@@ -35,8 +35,8 @@ def draw_ladder(ladder: Ladder, style: Style = LIGHT, *, title: str = "", note: 
     """A row per image: rebuilt, then its twins, the mean change of pixels under each."""
     rows = [
         [
-            Cell(rebuilt),
-            *(Cell(twin, f"{moved:.3g}") for twin, moved in zip(twins, change.tolist(), strict=True)),
+            TextCell(rebuilt),
+            *(TextCell(twin, f"{moved:.3g}") for twin, moved in zip(twins, change.tolist(), strict=True)),
         ]
         for rebuilt, twins, change in zip(ladder.rebuilt, ladder.twins, ladder.change, strict=True)
     ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wingbar.show.figures.chart import chart
-from wingbar.show.figures.contents import Spread, Spreads
+from wingbar.show.figures.contents import DimensionSpread, Spreads
 from wingbar.show.figures.style import LIGHT, Style
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def _axes(page: Figure) -> tuple[Axes, Axes, Axes, Axes]:
     return found["plane"], found["above"], found["beside"], found["all"]
 
 
-def _columns(spread: Spread) -> list[Numbers]:
+def _columns(spread: DimensionSpread) -> list[Numbers]:
     both = (spread.first, spread.second)
     return [values.double().numpy() for values in both if len(values)]
 
 
-def _axis(which: str, spread: Spread) -> str:
+def _axis(which: str, spread: DimensionSpread) -> str:
     return f"{which} spread: dimension {spread.dimension} ({spread.spread:.3g})"
 
 

@@ -15,7 +15,7 @@ from wingbar.show.figures.style import LIGHT, Style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Match", "contact_sheet"]
+__all__ = ["TwinMatch", "contact_sheet"]
 
 WIDTH, HEIGHT, GAP = 1.6, 1.2, 0.06  # of a picture; between two
 HEAD, FOOT = 0.2, 0.36  # above and below the pictures of a pair
@@ -23,7 +23,7 @@ MARGIN = 0.18  # between pairs and around them
 PIXELS = (480, 360)  # of a picture
 
 
-class Match(NamedTuple):
+class TwinMatch(NamedTuple):
     """Two pictures that may be one."""
 
     title: str
@@ -32,7 +32,7 @@ class Match(NamedTuple):
     captions: tuple[tuple[str, str], tuple[str, str]]  # two lines below each picture
 
 
-def contact_sheet(matches: Sequence[Match], style: Style = LIGHT, *, columns: int = 3) -> Figure:
+def contact_sheet(matches: Sequence[TwinMatch], style: Style = LIGHT, *, columns: int = 3) -> Figure:
     """All of them, row by row; pictures keep their proportions."""
     wide, high = 2 * WIDTH + GAP + MARGIN, HEAD + HEIGHT + FOOT + MARGIN
     across, down = min(columns, len(matches)), -(-len(matches) // columns)
@@ -43,7 +43,7 @@ def contact_sheet(matches: Sequence[Match], style: Style = LIGHT, *, columns: in
     return page
 
 
-def _mount(paper: Sheet, match: Match, left: float, top: float) -> None:
+def _mount(paper: Sheet, match: TwinMatch, left: float, top: float) -> None:
     paper.bar(left, top, 0.035, 0.13, ink=match.ink)
     paper.words(match.title, left + 0.08, top + 0.065, ink=match.ink, fit=2 * WIDTH + GAP - 0.08)
     for side, (image, (first, second)) in enumerate(zip(match.pictures, match.captions, strict=True)):

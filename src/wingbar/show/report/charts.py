@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.show.figures.contents import Panel, Spread, Spreads
+from wingbar.show.figures.contents import DimensionSpread, Panel, Spreads
 from wingbar.show.figures.spread import density
 
 __all__ = ["panel_json", "spreads_json"]
@@ -67,7 +67,7 @@ def spreads_json(encoder: str, spreads: Spreads) -> dict[str, Any]:
     }
 
 
-def _spread_json(spread: Spread) -> dict[str, Any]:
+def _spread_json(spread: DimensionSpread) -> dict[str, Any]:
     values = [values.cpu().double() for values in (spread.first, spread.second) if len(values)]
     grids = [torch.linspace(one.min().item(), one.max().item(), GRID, dtype=torch.float64) for one in values]
     return {

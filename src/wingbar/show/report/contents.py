@@ -9,7 +9,7 @@ from wingbar.metrics.scores import Score
 from wingbar.metrics.verdicts import Severity
 from wingbar.show.figures.contents import Attended, Flock, Ladder, Pairs, Panel, Ranking, Spreads
 
-__all__ = ["Command", "Figures", "Origin", "PaperValues", "Report", "Scored", "Setting", "Verdict"]
+__all__ = ["Command", "Figures", "Origin", "PaperValues", "Report", "Scored", "SettingRow", "Verdict"]
 
 PaperValues = Mapping[tuple[str, str, str], float]  # (data set, method row, metric) → what the paper reports, in %
 
@@ -45,7 +45,7 @@ class Figures(NamedTuple):
     missing: Mapping[str, str] = {}  # name of a section → the sentence that says why something is not shown there
 
 
-class Setting(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting in every run, beside what each run's recipe has."""
 
     name: str
@@ -79,7 +79,7 @@ class Report(NamedTuple):
     unscored: str  # why there are no scores; empty where there are
     basis: str  # what the scores were measured on
     figures: Figures
-    settings: list[Setting]
+    settings: list[SettingRow]
     origins: list[Origin]
     commands: list[Command]
     made: str  # when and with what the report was made

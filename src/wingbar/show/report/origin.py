@@ -14,16 +14,16 @@ from wingbar.config.words import OF_THE_WHOLE
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.record import commit
 from wingbar.evaluate.subject import Subject
-from wingbar.show.report.contents import Origin, Setting
+from wingbar.show.report.contents import Origin, SettingRow
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
 
-def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[Setting]:
+def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[SettingRow]:
     """Every setting of every run beside its recipe's; a dash where a method has no such setting."""
     runs, usual = [named(config) for config in configs], [named(_recipe(name)) for name in recipes]
     names = dict.fromkeys(name for run in runs for name in run)
-    return [Setting(name, *(tuple(_at(name, one) for one in some) for some in (runs, usual))) for name in names]
+    return [SettingRow(name, *(tuple(_at(name, one) for one in some) for some in (runs, usual))) for name in names]
 
 
 def _at(name: str, settings: Mapping[str, Any]) -> str:

@@ -11,13 +11,13 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-__all__ = ["Sheet", "make_sheet"]
+__all__ = ["PageSheet", "make_sheet"]
 
 WIDEST = 16383  # pixels that WebP allows
 QUALITY = 82
 
 
-class Sheet(NamedTuple):
+class PageSheet(NamedTuple):
     """A picture of equally large tiles, row by row; tile i is in column i mod `columns`."""
 
     source: str  # data URI
@@ -26,7 +26,7 @@ class Sheet(NamedTuple):
     height: int
 
 
-def make_sheet(tiles: UInt8[Tensor, "n 3 h w"], *, side: int) -> Sheet:
+def make_sheet(tiles: UInt8[Tensor, "n 3 h w"], *, side: int) -> PageSheet:
     """All tiles in one picture about as wide as high; tiles larger than `side` are shrunk to it, none is enlarged."""
     count, _, high, wide = tiles.shape
     scale = min(1.0, side / max(high, wide))
@@ -40,7 +40,7 @@ def make_sheet(tiles: UInt8[Tensor, "n 3 h w"], *, side: int) -> Sheet:
         if scale < 1:
             picture = picture.resize((width, height), Image.Resampling.LANCZOS)
         canvas.paste(picture, (column * width, row * height))
-    return Sheet(_uri(canvas), columns, width, height)
+    return PageSheet(_uri(canvas), columns, width, height)
 
 
 def _uri(picture: Image.Image) -> str:

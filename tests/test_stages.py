@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from wingbar.config.sections import VIEW_NAMES
 from wingbar.config.settings import Config, changed, fitting
 from wingbar.data.store import Store
+from wingbar.data.views import VIEWS
 from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_optimizers, build_stages, build_views
 from wingbar.types import Probe
@@ -151,3 +153,11 @@ def test_nothing_is_remembered_that_depends_on_the_batch_or_does_not_fit(monkeyp
     monkeypatch.setattr("wingbar.methods.pairs.MEMORY", 10)
     settings = config()
     assert build_stages(settings, build_method(settings), images(), CPU)[0].method.features is None
+
+
+def test_every_name_of_views_makes_some():
+    """The names are checked without torch, where the makers are not known."""
+    assert set(VIEW_NAMES) == set(VIEWS)
+    made = build_views(config(data__views="multicrop", data__local=3, data__local_size=32))
+    shapes = [view.shape[-1] for view in made(images(4).images, images(4).aspect, None, torch.Generator())]
+    assert shapes == [config().data.size] * 2 + [32] * 3

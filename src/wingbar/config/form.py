@@ -13,13 +13,13 @@ from wingbar.config.sections import DataSettings, EncoderSettings, Optim, Run
 from wingbar.config.settings import Config, changed, named, unknown
 from wingbar.config.words import parse
 from wingbar.errors import UserError
-from wingbar.methods import Part
+from wingbar.methods import METHODS, Part
 
 __all__ = ["parse_settings"]
 
 NAME = tyro.conf.arg(name="method.name", help="The method: moco, simsiam, or one that an installed package offers.")
 AROUND = tyro.conf.arg(help="What is around the method, innermost first: pairs; without a name, nothing is.")
-SECTIONS = ("data", "encoder", "optim", "run", "method")
+SECTIONS = ("data", "encoder", "optim", "run")  # of every training: what is wrong in them, tyro says
 
 
 def parse_settings(words: Sequence[str], default: Config, *, about: str = "") -> Config:
@@ -49,18 +49,11 @@ def _check(words: Sequence[str], config: Config) -> None:
     known = named(config)
     for word in words:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_").replace(".no_", ".")
-        section = name.partition(".")[0]
-        ours = section in SECTIONS and section != "method"
-        if not word.startswith("--") or "." not in name or name in known or ours:
+        section, dot, _ = name.partition(".")
+        if not word.startswith("--") or not dot or name in known or section in SECTIONS:
             continue
-        if section == "method" or today(name) != name or any(section == part for part in _wrappers()):
+        if section == "method" or today(name) != name or section in METHODS.named(wraps=True):
             raise UserError(unknown(name, config))
-
-
-def _wrappers() -> list[str]:
-    from wingbar.methods import METHODS
-
-    return METHODS.named(wraps=True)
 
 
 def _form(config: Config) -> type:

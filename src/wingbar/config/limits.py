@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wingbar.config.entry import TINY
-from wingbar.config.sections import FILE_ENDINGS
+from wingbar.config.sections import FILE_ENDINGS, VIEW_NAMES
 from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
 
@@ -61,11 +61,14 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
     if data.root == "lookalike" and (data.options or data.download):
         yield "data.options and data.download are for data sets read from files; lookalike has neither"
-    if (optim.heads or 0) + (optim.warmup or 0) > config.run.epochs:
+    if (optim.heads or 0) + (optim.warmup or 0) >= config.run.epochs:
         yield (
-            f"optim.heads {optim.heads} and optim.warmup {optim.warmup} are longer than the {config.run.epochs} epochs "
-            "of the run; lower them or raise run.epochs"
+            f"optim.heads {optim.heads} and optim.warmup {optim.warmup} leave nothing of {config.run.epochs} epochs; "
+            "lower them or raise run.epochs"
         )
+    views = dict.fromkeys((*VIEW_NAMES, config.method.entry.views))
+    if data.views not in (None, *views):
+        yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"
     for part in config.parts:
         yield from part.entry.problems(part.settings, config)
 

@@ -11,6 +11,7 @@ from wingbar.config.words import OUT, WHOLE
 
 __all__ = ["DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
 
+VIEW_NAMES = ("moco", "asymmetric", "multicrop")  # of `wingbar.data.views.VIEWS`; a method may have its own
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from wingbar.config.entry import Context, Number
 from wingbar.config.limits import check_together
-from wingbar.config.sections import Optim
 from wingbar.config.settings import Config
 from wingbar.data import views
 from wingbar.data.batches import Batches, fold
@@ -119,7 +118,7 @@ def _preparations(config: Config, method: Any, store: Store) -> Iterator[Stage]:
         made = entry.function(entry.before)(around[part.name], part.settings, everything, images=len(store.images))
         batches = replace(batches, steps=made.epochs * batches.per_epoch)
         schedule = optim.Schedule(steps=batches.steps, per_epoch=batches.per_epoch)
-        optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config.optimised, config))
+        optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config))
         passes = entry.before_passes(part.settings) / made.epochs
         yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
 
@@ -195,13 +194,14 @@ def first_passes(config: Config) -> Number:
 
 def build_optimizers(config: Config, method: Any) -> optim.Optimizers:
     """What trains a method that is already on its device."""
-    rule = _rule(config.optimised, config)
+    rule = _rule(config)
     layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()
     return optim.build_optimizers(method.param_groups(), rule, layers=layers)
 
 
-def _rule(asked: Optim, config: Config) -> optim.Rule:
+def _rule(config: Config) -> optim.Rule:
     """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
+    asked = config.optimised
     values = {name: getattr(asked, name) for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip")}
     rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
     return optim.Rule(**values, lr=float(rate), encoder=asked.encoder or 0.0, layer_decay=asked.layer_decay or 1.0)

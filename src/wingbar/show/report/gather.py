@@ -109,7 +109,7 @@ def _basis(visit: Visit) -> str:
         f"{len(split.labels):,} test images of {len(split.classes):,} classes that no run was trained on; "
         f"view {setting.view}, BatchNorm {setting.bn}. Lines: 95 % intervals, which speak of the choice of test images "
         "alone, or of the seeds in a mean over them; each column has its own scale. Initialisation: the same network "
-        "before training."
+        "before training; half-white: with its features whitened by half, fitted without labels."
     )
 
 

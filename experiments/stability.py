@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, parsed
-from wingbar.data.batches import fold
+from wingbar.data.batches import Batches, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.errors import UserError
@@ -286,6 +286,8 @@ class Images:
         curves, finite = follow(config, stage, method, remedy_named(trial.remedy), self.asked)
         trained = time.monotonic() - trained
         end = start.scores(self._features(config, method.encoder)) if finite else {}
+        if end:
+            end |= between_views(*self._two_views(config, method.encoder, stage.batches))
         seconds = {"train_seconds": round(trained, 2), "seconds": round(time.monotonic() - began, 2)}
         verdict = judge(start.own, end)
         return {"verdict": verdict, "start": start.own, "end": end, "curves": curves, **seconds, **self._machine()}
@@ -304,6 +306,19 @@ class Images:
         with evaluation_mode(encoder):
             embed: Callable[[Tensor], Tensor] = lambda image: encoder(image).vector  # noqa: E731
             return embed_images(embed, self.store, prepare, device=self.device).to(self.device)
+
+    def _two_views(self, config: Config, encoder: Encoder, batches: Batches) -> tuple[Tensor, Tensor]:
+        """Features of two random views of every training image, the same views for every run."""
+        generator = Generator(self.device).manual_seed(0)
+        rows = torch.arange(len(self.store.images), device=self.device)
+        found: list[list[Tensor]] = [[], []]
+        autocast = choose_autocast(config.run.precision, self.device)
+        with evaluation_mode(encoder), torch.no_grad(), autocast():
+            for some in rows.split(256):
+                views = batches.views(self.store.images[some], self.store.aspect[some], some, generator)
+                for features, view in zip(found, views, strict=True):
+                    features.append(encoder(view).vector.float())
+        return torch.cat(found[0]), torch.cat(found[1])
 
     def _machine(self) -> dict[str, str]:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
@@ -651,6 +666,14 @@ class Start:
         found = retrieve(features, self.labels)
         scores = {"rank-1": found.rank1, "mAP": found.average_precision, "kNN": knn(features, self.labels)}
         return {name: 100 * value.double().mean().item() for name, value in scores.items()}
+
+
+def between_views(one: Tensor, other: Tensor) -> dict[str, float]:
+    """What two views of each image say without labels: how far apart they are, and how often each finds the other."""
+    one, other = unit_length(one), unit_length(other)
+    own = torch.arange(len(one), device=one.device)
+    found = ((one @ other.T).argmax(dim=1) == own).float().mean().item()
+    return {"alignment": round((one - other).square().sum(dim=1).mean().item(), 4), "views_agree": round(found, 4)}
 
 
 def nearest(features: Tensor) -> torch.return_types.topk:

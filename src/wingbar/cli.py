@@ -21,7 +21,7 @@ from rich.table import Table
 
 from wingbar.config.configfile import read_config
 from wingbar.config.form import parse_settings
-from wingbar.config.recipes import RECIPES, START_HERE, recipe_named
+from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
 from wingbar.config.settings import Config
 from wingbar.config.words import parse
 from wingbar.data.cachecommand import cache
@@ -63,10 +63,11 @@ def _recipes(arguments: Sequence[str]) -> None:
         say(f"wingbar recipes: {inspect.getdoc(_recipes)}")
         sys.exit(0)
     say(START_HERE)
-    table = Table("recipe", "what, cost, expected result")
-    for name, recipe in RECIPES.items():
-        table.add_row(name, inspect.getdoc(recipe))
-    Terminal().print(table)
+    for kind, recipes in GROUPS.items():
+        table = Table("recipe", "what, cost, expected result", title=kind, title_justify="left")
+        for name, recipe in recipes.items():
+            table.add_row(name, inspect.getdoc(recipe))
+        Terminal().print(table)
 
 
 def _train(arguments: Sequence[str]) -> None:

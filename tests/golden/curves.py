@@ -37,10 +37,10 @@ FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
 
 
 def combinations() -> dict[str, tuple[str, ...]]:
-    """Curve → method and wrappers: every method alone, and every wrapper around every method."""
-    wrappers = METHODS.named(wraps=True)
-    around = [(), *((wrapper,) for wrapper in wrappers)]
-    together = [(method, *names) for method in METHODS.named(wraps=False) for names in around]
+    """Curve → method and wrappers: every method alone, with pairs around it, and every other wrapper around MoCo v2."""
+    methods, wrappers = METHODS.named(wraps=False), METHODS.named(wraps=True)
+    together = [names for method in methods for names in ((method,), (method, "pairs"))]
+    together += [("moco", wrapper) for wrapper in wrappers if wrapper != "pairs"]
     return {"-".join(FILES.get(name, name) for name in names): names for names in together}
 
 

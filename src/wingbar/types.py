@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,11 +16,14 @@ __all__ = [
     "Criterion",
     "Decoder",
     "Encoded",
+    "Encodes",
     "Method",
+    "Network",
     "Output",
     "ParamGroup",
     "Preparation",
     "Probe",
+    "Targeted",
     "Views",
 ]
 
@@ -62,6 +65,7 @@ class Output(NamedTuple):
     losses: dict[str, Tensor]  # named scalars, already weighted
     carry: Any = None  # what after_step needs from this pass
     facts: Mapping[str, Tensor | float] = {}  # scalars worth watching; "chance/<loss>" is a blind encoder's loss
+    target: Any = None  # what another embedding of the same images is held against by `toward`, if the base has one
 
 
 class ParamGroup(NamedTuple):
@@ -81,13 +85,48 @@ class Probe(NamedTuple):
     second: Callable[[], Tensor]  # embedding of the second view, computed only when asked for
 
 
+class Network(Protocol):
+    """What is asked of every `nn.Module`, for those that are known by what they do."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """It, and all that is in it."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """All weights in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and buffers by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Restore what `state_dict` gave."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Training mode, or evaluation mode."""
+
+    def to(self, *where: Any, **how: Any) -> Any:
+        """To a device, a type or a memory layout."""
+
+
+class Encodes(Network, Protocol):
+    """Image to map and vector: `models.encoder.Encoder`."""
+
+    dim: int
+    trunk: nn.Module
+
+    def __call__(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
+        """Both."""
+
+
 @runtime_checkable
-class Method(Protocol):
+class Method(Network, Protocol):
     """A self-supervised objective around an encoder. Wrappers are Methods too, so they nest."""
 
     @property
-    def encoder(self) -> nn.Module:
+    def encoder(self) -> Encodes:
         """What is trained."""
+
+    def __call__(self, batch: Batch) -> Output:
+        """`forward`, and what is hooked to it."""
 
     def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
         """g: feature to embedding."""
@@ -106,6 +145,14 @@ class Method(Protocol):
 
     def param_groups(self) -> list[ParamGroup]:
         """Every trained parameter, exactly once."""
+
+
+@runtime_checkable
+class Targeted(Method, Protocol):
+    """A Method that offers a "target": its own loss takes further embeddings of the same images."""
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
+        """Its loss of an embedding, against the target that its output of the same batch names."""
 
 
 class Preparation(NamedTuple):

@@ -60,7 +60,7 @@ class Entry:
     build: str = "build"
     wraps: bool = False
     looks_at_images: bool = False  # at plain ones, beside their views
-    offers: frozenset[str] = frozenset()  # to what is around it: "teacher", "comparison"
+    offers: frozenset[str] = frozenset()  # to what is around it: "teacher", "comparison", "target"
     limits: Limits = field(default_factory=dict)  # of its numbers, inclusive
     endless: frozenset[str] = frozenset()  # of these, the ones that may be infinite
     problems: Callable[[Any, Config], Iterable[str]] = _no_problems  # sentences about settings that do not go together

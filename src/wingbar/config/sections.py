@@ -79,6 +79,8 @@ class EncoderSettings:
     """Where it starts: `random`, a weight's name in its library, or a local file."""
     batchnorm: Literal["train", "frozen"] = "train"
     """BatchNorm as usual, or with the statistics of the initialisation for good (its affine part still trains)."""
+    last: int | None = None
+    """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ ENTRY = Entry(
     settings=MoCoSettings,
     passes=fixed(4),  # a view with gradient, the other without
     optim=Optim(lr=0.03),
-    offers=frozenset({"teacher"}),
+    offers=frozenset({"teacher", "target"}),
     limits={
         "dim": (1, inf),
         "queue": (1, inf),
@@ -170,7 +170,11 @@ class MoCo(nn.Module):
         feature = self._in_parts(self.encoder, batch.views[0])
         query, key = self.project(feature), self.teach(batch.views[1])
         facts = {"chance/base": self.chance, **geometry(feature, query, key)}
-        return Output({"base": self.loss(query, key, self.queue)}, carry=key, facts=facts)
+        return Output({"base": self.toward(query, key)}, carry=key, facts=facts, target=key)
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """The loss of an embedding whose images' keys are the target."""
+        return self.loss(embedding, target, self.queue)
 
     def after_step(self, carries: Sequence[Float[Tensor, "batch k"]]) -> None:
         """The teacher follows once; every accumulated batch of keys is enqueued once."""

@@ -96,6 +96,8 @@ class PairSettings:
     """Features remembered for low variance."""
     temperature: float = 0.2
     """Of the pair loss and of the loss behind Grad-CAM (A26)."""
+    place: Literal["image", "residual"] = "image"
+    """A pair is rebuilt image and twin (the paper), or the real image and itself plus what the noise changed."""
     centred: bool = False
     """Pairs are compared by how their embeddings differ from the batch's mean; what all share has no gradient then."""
     ranked: bool = False
@@ -275,6 +277,7 @@ def _readings(settings: PairSettings, base: Any) -> synth.Readings:
             per_image=readings.noise_per_image,
             floor=readings.noise_floor,
         ),
+        place=getattr(synth, f"in_{settings.place}"),
         second=synth.student_view if readings.second == "student" else synth.teacher_view,
         embed_pair=getattr(synth, readings.embed_pair),
         encoder_statistics=STATISTICS[readings.encoder_bn],

@@ -9,7 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-__all__ = ["Noise", "absolute", "by_rank", "minmax", "noise_std", "noise_std_from_variance", "relative"]
+__all__ = [
+    "Noise",
+    "absolute",
+    "alike",
+    "as_judged",
+    "by_rank",
+    "minmax",
+    "noise_std",
+    "noise_std_from_variance",
+    "of_another",
+    "relative",
+    "upside_down",
+]
 
 
 def minmax(score: Float[Tensor, "*batch dim"], *, constant: float = 0.0) -> Float[Tensor, "*batch dim"]:
@@ -41,6 +53,40 @@ def noise_std(importance: Float[Tensor, "batch dim"], eps: float) -> Float[Tenso
 def noise_std_from_variance(importance: Float[Tensor, "batch dim"], eps: float) -> Float[Tensor, "batch dim"]:
     """The other reading of N(0, ε · (1 − importance)): its second argument is a variance (A9)."""
     return (eps * (1 - importance)).sqrt()
+
+
+def as_judged(
+    importances: Sequence[Float[Tensor, "batch dim"]], eps: Sequence[float], generator: Generator
+) -> Float[Tensor, "batch dim"]:
+    """√Σ (ε · (1 − importance))²: independent Gaussians of several criteria add up in squares."""
+    parts = [noise_std(importance, scale).square() for importance, scale in zip(importances, eps, strict=True)]
+    return torch.stack(parts).sum(dim=0).sqrt()
+
+
+def alike(
+    importances: Sequence[Float[Tensor, "batch dim"]], eps: Sequence[float], generator: Generator
+) -> Float[Tensor, "batch dim"]:
+    """A control: noise of the same length on all dimensions alike."""
+    std = as_judged(importances, eps, generator)
+    return std.square().mean(dim=1, keepdim=True).sqrt().expand_as(std)
+
+
+def of_another(
+    importances: Sequence[Float[Tensor, "batch dim"]], eps: Sequence[float], generator: Generator
+) -> Float[Tensor, "batch dim"]:
+    """A control: every image gets the noise that another one was judged to get."""
+    std = as_judged(importances, eps, generator)
+    shift = torch.randint(1, max(len(std), 2), (1,), generator=generator, device=std.device)
+    return std[(torch.arange(len(std), device=std.device) + shift) % len(std)]
+
+
+def upside_down(
+    importances: Sequence[Float[Tensor, "batch dim"]], eps: Sequence[float], generator: Generator
+) -> Float[Tensor, "batch dim"]:
+    """A control: noise of the same length where the criteria would have had none."""
+    std = as_judged(importances, eps, generator)
+    flipped = as_judged([1 - importance for importance in importances], eps, generator)
+    return flipped * std.norm(dim=1, keepdim=True) / flipped.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
 
 def absolute(feature: Float[Tensor, "batch dim"]) -> float:

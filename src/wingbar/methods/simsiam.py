@@ -34,7 +34,7 @@ ENTRY = Entry(
     settings=SimSiamSettings,
     passes=fixed(6),  # two views with gradient
     optim=Optim(lr=0.05, lr_rule="linear256"),
-    offers=frozenset({"comparison"}),
+    offers=frozenset({"comparison", "target"}),
     limits={"dim": (1, inf), "hidden": (1, inf)},
     problems=_problems,
     small={"dim": 64, "hidden": 16},
@@ -85,7 +85,11 @@ class SimSiam(nn.Module):
         feature = self.encoder(batch.views[0]).vector
         first, second = self.project(feature), self.project(self.encoder(batch.views[1]).vector)
         facts: dict[str, Tensor | float] = {"chance/base": 0.0, **geometry(feature, first, second)}
-        return Output({"base": self.compare(first, second)}, facts=facts)
+        return Output({"base": self.compare(first, second)}, facts=facts, target=second.detach())
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """D(p(z), target): one half of the loss, of another embedding of the same images."""
+        return negative_cosine(self.predictor(embedding), target)
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""

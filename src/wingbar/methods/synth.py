@@ -8,7 +8,7 @@ Noise goes where it does not matter for telling images apart, so the encoder bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -22,9 +22,21 @@ from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
-from wingbar.types import Batch, Output, ParamGroup, Probe
+from wingbar.types import Batch, Network, Output, ParamGroup, Probe
 
-__all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]
+__all__ = [
+    "Readings",
+    "SynthPairs",
+    "beneath",
+    "in_image",
+    "in_one_call",
+    "in_residual",
+    "in_two_calls",
+    "judge",
+    "shared_statistics",
+    "student_view",
+    "teacher_view",
+]
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -40,6 +52,16 @@ def in_one_call(embed: Embed, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, Te
     return first, second
 
 
+def in_image(image: Tensor, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a pair lives, in the paper: between two pictures of the decoder's."""
+    return rebuilt, twin
+
+
+def in_residual(image: Tensor, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, Tensor]:
+    """A pair of the real image and itself with what the noise changed in the rebuilt one: the detail stays."""
+    return image, image + (twin - rebuilt)
+
+
 def student_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
     """The second view's embedding by the trained encoder, as in the paper's listing."""
     return base.project(base.encoder(view).vector)
@@ -50,7 +72,7 @@ def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor,
     return base.teach(view)
 
 
-def shared_statistics(module: nn.Module) -> AbstractContextManager[None]:
+def shared_statistics(module: Network) -> AbstractContextManager[None]:
     """BatchNorm's running statistics take part in the pass, as in the paper's listing (A13, A37)."""
     return nullcontext()
 
@@ -63,6 +85,7 @@ class Readings:
     rebuild_loss: Callable[[Tensor, Tensor], Tensor] = reconstruction  # A17
     noise: Noise = Noise()  # noqa: RUF009  frozen; A9, A18, A19, A20
     second: Callable[[Any, Tensor], Tensor] = student_view  # A23
+    place: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = in_image
     embed_pair: Callable[[Embed, Tensor, Tensor], tuple[Tensor, Tensor]] = in_two_calls  # A14
     encoder_statistics: Statistics = frozen_statistics  # A13: while the encoder sees rebuilt images, twins and probes
     decoder_statistics: Statistics = frozen_statistics  # A37: while the decoder makes twins
@@ -76,14 +99,28 @@ OWN_NAMES = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
 Value = TypeVar("Value")
 
 
-def _beneath(base: Mapping[str, Value]) -> dict[str, Value]:
+def beneath(base: Mapping[str, Value]) -> dict[str, Value]:
     """What a wrapped method reports, renamed where it is itself a wrapper: its `pair` becomes `base/pair`.
 
-    >>> _beneath({"base": 1, "pair": 2, "base/pair": 3})
+    >>> beneath({"base": 1, "pair": 2, "base/pair": 3})
     {'base': 1, 'base/pair': 2, 'base/base/pair': 3}
     """
     wrappers = {name for name in base if name.split("/")[-1] in OWN_NAMES or name.startswith("perturbed/")}
     return {f"base/{name}" if name in wrappers else name: value for name, value in base.items()}
+
+
+@torch.no_grad()
+def judge(
+    criteria: Iterable[nn.Module],
+    base: Any,
+    feature: Float[Tensor, "batch dim"],
+    batch: Batch,
+    *,
+    second: Callable[[Any, Tensor], Tensor] = student_view,
+) -> list[Float[Tensor, "batch dim"]]:
+    """Each criterion's importance of every dimension for every image."""
+    probe = Probe(feature, base.project, lambda: second(base, base.probe(batch)))
+    return [criterion.importance(probe) for criterion in criteria]  # type: ignore[operator]
 
 
 class Carry(NamedTuple):
@@ -126,20 +163,23 @@ class SynthPairs(nn.Module):
         rebuilt = self.decoder(feature if self.readings.rebuild_trains_encoder else feature.detach())
         target = at_size_of(rebuilt, batch.image)
         rebuild = self.readings.rebuild_loss(rebuilt, target)
-        pair, facts = self._pair(feature, rebuilt, batch) if self.nu else (rebuild.new_zeros(()), {})
-        losses = objective(_beneath(base.losses), rebuild, pair, alpha=self.alpha, nu=self.nu)
-        facts = {**_beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), target)}
-        return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts)
+        pair, facts = self._pair(feature, rebuilt, target, batch) if self.nu else (rebuild.new_zeros(()), {})
+        losses = objective(beneath(base.losses), rebuild, pair, alpha=self.alpha, nu=self.nu)
+        facts = {**beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), target)}
+        return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts, target=base.target)
 
-    def _pair(self, feature: Tensor, rebuilt: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """Eq. 7 between rebuilt images and their twins."""
+    def _pair(
+        self, feature: Tensor, rebuilt: Tensor, image: Tensor, batch: Batch
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """Eq. 7 between rebuilt images and their twins, or what `place` makes of them."""
         joined = self.readings.pair_trains_decoder
         source, first = (feature, rebuilt) if joined else (feature.detach(), rebuilt.detach())
         importances = self.importances(source.detach(), batch)
         perturbed = self.perturb(source, importances, batch.seed)
         twin = self.twin(perturbed)
         with self.readings.encoder_statistics(self.base):
-            loss = self.readings.pair_loss(*self.readings.embed_pair(self._embed_synthetic, first, twin))
+            pair = self.readings.place(image, first, twin)
+            loss = self.readings.pair_loss(*self.readings.embed_pair(self._embed_synthetic, *pair))
         facts = self._noise_facts(source.detach(), perturbed.detach(), importances)
         facts["twin_change"] = (twin.detach().float() - first.detach().float()).square().mean().sqrt()
         facts["chance/pair"] = self.nu * self._pair_chance(len(feature))
@@ -152,12 +192,10 @@ class SynthPairs(nn.Module):
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)
 
-    @torch.no_grad()
     def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
         """Each criterion's importance of every dimension for every image. By default no buffer is touched."""
-        probe = Probe(feature, self.project, lambda: self.readings.second(self.base, self.base.probe(batch)))
         with self.readings.encoder_statistics(self.base):
-            return [criterion.importance(probe) for criterion in self.criteria]  # type: ignore[operator]
+            return judge(self.criteria, self.base, feature, batch, second=self.readings.second)
 
     def perturb(
         self, feature: Float[Tensor, "batch dim"], importances: Sequence[Float[Tensor, "batch dim"]], seed: int
@@ -189,6 +227,10 @@ class SynthPairs(nn.Module):
         for criterion in self.criteria:
             for carry in carries:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
+        """The base method's loss of another embedding of the same images."""
+        return self.base.toward(embedding, target)
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that the base method names."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.errors import UserError
-from wingbar.types import Encoded
+from wingbar.types import Encoded, Network
 
 __all__ = [
     "Encoder",
@@ -28,7 +28,7 @@ __all__ = [
     "zero_init_residuals",
 ]
 
-Statistics = Callable[[nn.Module], AbstractContextManager[None]]  # how BatchNorm behaves for the length of a pass
+Statistics = Callable[[Network], AbstractContextManager[None]]  # how BatchNorm behaves for the length of a pass
 Layout = Literal["pytorch", "caffe"]  # where a bottleneck has its stride: in the 3×3, or in the first 1×1
 
 
@@ -49,6 +49,7 @@ class Encoder(nn.Module):
         self.trunk, self.read = trunk, read
         self.name, self.dim, self.layout = name, dim, layout
         self.freeze_statistics = freeze_statistics
+        self.resting: frozenset[str] = frozenset()  # BatchNorms of stages that do not learn
         self.train(self.training)
 
     def forward(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
@@ -58,21 +59,33 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> Encoder:
         """As usual, but frozen BatchNorm goes on with the statistics it was loaded with; its affine part trains."""
         super().train(mode)
-        if self.freeze_statistics:
-            for norm in _batch_norms(self.trunk):
-                norm.eval()
+        for name, part in self.trunk.named_modules():
+            if isinstance(part, _BatchNorm) and (self.freeze_statistics or name in self.resting):
+                part.eval()
         return self
+
+    def train_last(self, stages: int) -> None:
+        """From now on only the last stages learn; weights and BatchNorm's statistics of the others stay."""
+        parts = layers_of(self.trunk, coarse=True)
+        if stages >= len(parts):
+            raise UserError(f"{self.name} has {len(parts)} stages; encoder.last is {stages}, lower it or leave it out")
+        early = {id(parameter) for part in parts[:-stages] for parameter in part}
+        for parameter in self.trunk.parameters():
+            parameter.requires_grad_(id(parameter) not in early)
+        norms = ((name, part) for name, part in self.trunk.named_modules() if isinstance(part, _BatchNorm))
+        self.resting = frozenset(name for name, norm in norms if not any(p.requires_grad for p in norm.parameters()))
+        self.train(self.training)
 
 
 # --- BatchNorm's statistics ------------------------------------------------------------------------------------------
 
 
-def _batch_norms(module: nn.Module) -> Iterator[_BatchNorm]:
+def _batch_norms(module: Network) -> Iterator[_BatchNorm]:
     return (part for part in module.modules() if isinstance(part, _BatchNorm))
 
 
 @contextmanager
-def frozen_statistics(module: nn.Module) -> Iterator[None]:
+def frozen_statistics(module: Network) -> Iterator[None]:
     """Inside, BatchNorm in training mode normalises with the batch but leaves its running statistics untouched."""
     tracking = [norm for norm in _batch_norms(module) if norm.track_running_stats and norm.training]
     for norm in tracking:
@@ -85,10 +98,10 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: Network) -> Iterator[None]:
     """Inside, the whole module is in evaluation mode: running statistics, no dropout, no stochastic depth."""
     training = [part for part in module.modules() if part.training]
-    module.eval()
+    module.train(False)
     try:
         yield
     finally:
@@ -97,7 +110,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluation_statistics(module: nn.Module) -> Iterator[None]:
+def evaluation_statistics(module: Network) -> Iterator[None]:
     """Inside, BatchNorm normalises with its running statistics, whatever the mode."""
     training = [norm for norm in _batch_norms(module) if norm.training]
     for norm in training:
@@ -139,8 +152,8 @@ _HOLDERS = r"(?:(?:features|layers|trunk_output|blocks|stages|encoder\.layers|en
 _TOKENS = {"class_token", "conv_proj", "pos_embedding"}  # how torchvision's transformers begin
 
 
-def layers_of(trunk: nn.Module) -> list[list[nn.Parameter]]:
-    """Every parameter of a trunk exactly once, layer by layer from the image to the feature.
+def layers_of(trunk: nn.Module, *, coarse: bool = False) -> list[list[nn.Parameter]]:
+    """Every parameter of a trunk exactly once, layer by layer from the image to the feature; `coarse`: by stage.
 
     timm's models say what their layers are. In others they are the top-level parts in order, or those of the part that
     holds them (`features`, …); a part of nothing but norms belongs to the layer before it.
@@ -149,13 +162,19 @@ def layers_of(trunk: nn.Module) -> list[list[nn.Parameter]]:
     if matcher is not None:
         from timm.models import group_parameters
 
-        return list(group_parameters(trunk, matcher(coarse=False), return_values=True).values())
+        layers = list(group_parameters(trunk, matcher(coarse=coarse), return_values=True).values())
+        return _with_their_norms(layers) if coarse else layers
     parts: dict[str, list[nn.Parameter]] = {}
     for name, parameter in trunk.named_parameters():
         part = re.sub(rf"{_HOLDERS}(\w+).*", r"\1", name)
         parts.setdefault("stem" if part in _TOKENS else part, []).append(parameter)
+    return _with_their_norms(parts.values())
+
+
+def _with_their_norms(parts: Iterable[list[nn.Parameter]]) -> list[list[nn.Parameter]]:
+    """Layers, none of them a norm alone."""
     layers: list[list[nn.Parameter]] = []
-    for held in parts.values():
+    for held in parts:
         if layers and all(parameter.ndim <= 1 for parameter in held):
             layers[-1] += held
         else:

@@ -45,6 +45,8 @@ def build_method(config: Config, *, steps: int = 1) -> Any:
     frozen = config.encoder.batchnorm == "frozen"
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
     check_size(encoder, config.data.size)
+    if config.encoder.last is not None:
+        encoder.train_last(config.encoder.last)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
     context = Context(steps, batch=config.data.batch, size=config.data.size, weights=config.encoder.weights)
     built: Any = encoder

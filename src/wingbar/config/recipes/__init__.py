@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from wingbar.config.recipes import bases, paper, small
+from wingbar.config.recipes import bases, features, paper, small
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 
@@ -29,6 +29,7 @@ def _named(recipes: tuple[Recipe, ...]) -> dict[str, Recipe]:
 
 GROUPS: dict[str, dict[str, Recipe]] = {
     "the paper's method": _named(paper.RECIPES),
+    "pairs in feature space": _named(features.RECIPES),
     "base methods": _named(bases.RECIPES),
     "small": _named(small.RECIPES),
 }

@@ -1,0 +1,297 @@
+"""Whole trainings from recipes, scored without a test image: which settings, which length, which read-out.
+
+    python experiments/search.py --root DATA --weights FILE --recipes moco-tuned feature-pairs --vary optim.lr=0.01
+
+Every recipe is trained as it is and with each `--vary` (several settings are joined by commas), on all training images
+(scores are leave-one-out on images that were trained on, which screens), or on one half of them and scored on the
+other (`--folds 0 1`: cross-fitting). Every finished training is a line of `--out`; what is there is not run again.
+What decides is in docs/notebook/rules.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+import tyro
+from stability import Diverged, Start, between_views, judge
+from torch import Generator, Tensor
+
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting, parsed
+from wingbar.data.placement import place
+from wingbar.data.store import Store
+from wingbar.data.subset import take
+from wingbar.files import Line, append, read_lines
+from wingbar.methods.state import Average
+from wingbar.metrics.features import embed_images
+from wingbar.models.encoder import Encoder, evaluation_mode
+from wingbar.train.images import find_source, open_source
+from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.stages import Stage, build_method, build_stages, plain_images
+from wingbar.types import Method, Output
+
+HALVES = 2
+SHUFFLE = 0  # seed of the halves
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to train, and on what."""
+
+    root: str = "lookalike"
+    """Folder of the data set."""
+    name: str = "cub200"
+    """How it is read."""
+    weights: str = "random"
+    """Where the encoder starts."""
+    recipes: tuple[str, ...] = ("moco-tuned", "feature-pairs")
+    """What is trained."""
+    vary: tuple[str, ...] = ()
+    """Settings of a further training of every recipe, joined by commas: optim.lr=0.01,encoder.last=2."""
+    plain: bool = True
+    """Train every recipe as it is, too."""
+    set: tuple[str, ...] = ()
+    """Settings of all."""
+    epochs: tuple[int, ...] = (20,)
+    """Lengths of training, each with its own schedule."""
+    seeds: tuple[int, ...] = (100,)
+    """Of the trainings; below 100 is for the proof."""
+    folds: tuple[int, ...] = ()
+    """Halves that are not trained on but scored; none: all images are trained on and scored."""
+    out: Path = Path("results/search.jsonl")
+    """A line per finished training goes here."""
+    minutes: float = math.inf
+    """No training is begun that would not be over by then."""
+    summary: bool = False
+    """Print the table of the record and train nothing."""
+
+
+class Training(NamedTuple):
+    """One of them."""
+
+    recipe: str
+    vary: str
+    epochs: int
+    seed: int
+    fold: int | None
+
+
+def main(wanted: Wanted) -> None:
+    """Train what is not in the record yet; then the table."""
+    if not wanted.summary:
+        _train_all(wanted)
+    print(table(read_lines(wanted.out)))
+
+
+def plan(wanted: Wanted) -> list[Training]:
+    """Seed by seed, so that what comes first is of every recipe."""
+    varied = [*([""] if wanted.plain else []), *wanted.vary]
+    folds: tuple[int | None, ...] = wanted.folds or (None,)
+    return [
+        Training(recipe, vary, epochs, seed, fold)
+        for seed in wanted.seeds
+        for epochs in wanted.epochs
+        for fold in folds
+        for vary in varied
+        for recipe in wanted.recipes
+    ]
+
+
+def _train_all(wanted: Wanted) -> None:
+    began, lines, longest = time.monotonic(), read_lines(wanted.out), 0.0
+    identities = [(_identity(wanted, training), training) for training in plan(wanted)]
+    todo = [(identity, one) for identity, one in identities if not _is_done(lines, identity)]
+    bench = Bench(wanted) if todo else None
+    for done, (identity, training) in enumerate(todo):
+        if time.monotonic() - began + longest > 60 * wanted.minutes:
+            return print(f"time is over: {len(todo) - done} trainings are left for the next start", flush=True)
+        assert bench is not None
+        line = bench.run(training)
+        longest = max(longest, line["seconds"])
+        append(wanted.out, [{**identity, **line}], durable=True)
+        print(
+            f"{done + 1}/{len(todo)} {' '.join(map(str, training))}: {line['verdict']}, {line['seconds']:.0f} s",
+            flush=True,
+        )
+        for name, scores in line["ends"].items():
+            print("   ", name, " ".join(f"{key} {value}" for key, value in scores.items()), flush=True)
+
+
+def _identity(wanted: Wanted, training: Training) -> Line:
+    """What makes a training the training it is: by this it is found in the record."""
+    return json.loads(json.dumps({"data": Path(wanted.root).name, "set": wanted.set, **training._asdict()}))
+
+
+def _is_done(lines: Sequence[Line], identity: Line) -> bool:
+    return any(all(line.get(name) == value for name, value in identity.items()) for line in lines)
+
+
+# --- one training ----------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """The training images, on the device once for all trainings, and what the initialisation makes of them."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted, config = wanted, config_of(wanted, Training(wanted.recipes[0], "", 1, 0, None))
+        self.device = choose_device(config.run.device)
+        self.store = place(open_source(config, find_source(config)), self.device)
+        self.starts: dict[tuple[int | None, int], Start] = {}
+
+    def run(self, training: Training) -> Line:
+        """Build, train, score each read-out."""
+        began, config = time.monotonic(), config_of(self.wanted, training)
+        trained, scored = halves(self.store, training.fold)
+        steps = config.run.epochs * (len(trained.images) // config.data.batch)
+        stages = build_stages(config, build_method(config, steps=steps), trained, self.device)
+        method: Method = stages[-1].method
+        first = copy.deepcopy(method.encoder)
+        start = self._start(config, training.fold, first, scored)
+        clock = time.monotonic()
+        finite = all(follow(config, stage) for stage in stages)
+        spent = {"train_seconds": round(time.monotonic() - clock, 2)}
+        ends = {}
+        for name, encoder in readouts(method, first) if finite else ():
+            ends[name] = start.scores(self._features(config, encoder, scored))
+            if ends[name] and name == "student":
+                ends[name] |= between_views(*self._two_views(config, encoder, stages[-1], scored))
+        verdict = judge(start.own, ends.get("student", {}))
+        seconds = {**spent, "seconds": round(time.monotonic() - began, 2)}
+        return {"verdict": verdict, "start": start.own, "ends": ends, **seconds, **self._machine()}
+
+    def _start(self, config: Config, fold: int | None, encoder: Any, scored: Store) -> Start:
+        """Of one initialisation and one set of images, looked at once."""
+        key = (fold, config.data.size)
+        if key not in self.starts:
+            self.starts[key] = Start(self._features(config, encoder, scored), scored.labels)
+            print("the initialisation:", json.dumps(self.starts[key].own), flush=True)
+        return self.starts[key]
+
+    def _features(self, config: Config, encoder: Any, store: Store) -> Tensor:
+        """Of images, prepared as `wingbar evaluate` does."""
+        prepare = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
+        with evaluation_mode(encoder):
+            return embed_images(lambda image: encoder(image).vector, store, prepare, device=self.device).to(self.device)
+
+    def _two_views(self, config: Config, encoder: Any, stage: Stage, store: Store) -> tuple[Tensor, Tensor]:
+        """Features of two random views of every image, the same views for every training."""
+        generator, found = Generator(self.device).manual_seed(0), list[list[Tensor]]([[], []])
+        autocast = choose_autocast(config.run.precision, self.device)
+        with evaluation_mode(encoder), torch.no_grad(), autocast():
+            for rows in torch.arange(len(store.images), device=self.device).split(256):
+                views = stage.batches.views(store.images[rows], store.aspect[rows], rows, generator)
+                for features, view in zip(found, views, strict=False):
+                    features.append(encoder(view).vector.float())
+        return torch.cat(found[0]), torch.cat(found[1])
+
+    def _machine(self) -> dict[str, str]:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        return {"machine": name, "torch": torch.__version__}
+
+
+def config_of(wanted: Wanted, training: Training) -> Config:
+    """The recipe with what is varied."""
+    recipe = recipe_named(training.recipe)
+    settings = {
+        "data.root": wanted.root,
+        "data.name": wanted.name if wanted.root != "lookalike" else "flat",
+        "encoder.weights": wanted.weights,
+        "run.epochs": training.epochs,
+        "run.seed": training.seed,
+        "run.compile": "off",  # a minute or two per process, and every training is a new network
+        **parsed([*wanted.set, *filter(None, training.vary.split(","))]),
+    }
+    return changed(recipe, fitting(settings, recipe))
+
+
+def halves(store: Store, fold: int | None) -> tuple[Store, Store]:
+    """What is trained on, and what is scored."""
+    if fold is None:
+        return store, store
+    order = torch.randperm(len(store.images), generator=Generator().manual_seed(SHUFFLE)).to(store.aspect.device)
+    parts = [part.sort().values for part in order.chunk(HALVES)]
+    labels = None if store.labels is None else store.labels.to(store.aspect.device)
+    there = store._replace(labels=labels)
+    return take(there, parts[1 - fold]), take(there, parts[fold])
+
+
+def follow(config: Config, stage: Stage) -> bool:
+    """Train a stage whole; whether every loss was a number."""
+    autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
+
+    def check(step: int, outputs: Sequence[Output]) -> None:
+        if step % 50 == 0 and not all(bool(loss.isfinite()) for loss in outputs[0].losses.values()):
+            raise Diverged
+
+    stage.method.train()
+    ends = {"start": 0, "stop": stage.steps}
+    try:
+        train(stage.method, stage.batches, stage.optimizers, stage.schedule, **ends, autocast=autocast, after=(check,))
+    except Diverged:
+        return False
+    return True
+
+
+def readouts(method: Method, first: Any) -> Iterator[tuple[str, Encoder]]:
+    """What could be kept of a training: what learnt, its teacher, and what is half way from the initialisation."""
+    student: Any = method.encoder
+    yield "student", student
+    for part in method.modules():
+        if isinstance(part, Average) and isinstance(part.module, Encoder):
+            yield "teacher", part.module
+            break
+    yield "halfway", between(first, student, share=0.5)
+
+
+@torch.no_grad()
+def between(first: Any, last: Any, *, share: float) -> Any:
+    """Weights on the straight line between two encoders."""
+    found = copy.deepcopy(first)
+    for parameter, end in zip(found.parameters(), last.parameters(), strict=True):
+        parameter.lerp_(end.to(parameter), share)
+    return found
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(lines: Sequence[Line]) -> str:
+    """A row per recipe, variation, length and read-out: means over seeds and halves."""
+    groups: dict[tuple[str, ...], list[Mapping[str, float]]] = defaultdict(list)
+    runs: dict[tuple[str, ...], int] = defaultdict(int)
+    for line in lines:
+        kind = "all" if line["fold"] is None else "halves"
+        about = (line["data"], kind, line["recipe"], line["vary"] or "as it is", str(line["epochs"]))
+        runs[about] += 1
+        groups[(*about, "initialisation")].append(line["start"])
+        for name, scores in line["ends"].items():
+            groups[(*about, name)].append(scores)
+    shown = ("raw/rank-1", "raw/mAP", "raw/kNN", "white/rank-1", "white/mAP", "white/kNN")
+    head = f"| data | scored | recipe | with | epochs | read-out | n | {' | '.join(shown)} |"
+    rows = [
+        f"| {' | '.join(about)} | {len(some)} | "
+        + " | ".join(f"{mean(one[name] for one in some):.1f}" for name in shown)
+        + " |"
+        for about, some in groups.items()
+        if all(some)
+    ]
+    spent = sum(line["seconds"] for line in lines) / 60
+    lost = sum(line["verdict"] == "lost" for line in lines)
+    return "\n".join(
+        [head, "|" + " --- |" * 13, *rows, "", f"{len(lines)} trainings, {lost} lost, {spent:.1f} minutes"]
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Wanted))

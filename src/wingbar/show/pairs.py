@@ -15,14 +15,13 @@ from wingbar.data.batches import fold
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split
-from wingbar.methods.pairs import pairs_in
 from wingbar.metrics.pairs import criterion_ladder, make_pairs, noise_ladder
 from wingbar.show.figures.contents import Ladder, Pairs
 from wingbar.show.figures.pairs import draw_ladder, draw_pairs
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes
-from wingbar.train.saved import load_method
+from wingbar.train.afterwards import load_pairs, shows_pairs
 from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch
 
@@ -42,14 +41,24 @@ class Synthesised(NamedTuple):
 
 def makes_pairs(candidate: Candidate) -> bool:
     """Whether it is a run with a decoder."""
-    return candidate.config is not None and candidate.config.settings_of("pairs") is not None
+    return (
+        candidate.folder is not None
+        and candidate.config is not None
+        and shows_pairs(candidate.folder, candidate.config)
+    )
+
+
+def _could_make_pairs(candidate: Candidate) -> bool:
+    """Whether a decoder is there, or pairs in feature space to which one can be fitted."""
+    fits = candidate.config is not None and candidate.config.settings_of("featurepairs") is not None
+    return makes_pairs(candidate) or fits
 
 
 def gather_pairs(
     folder: Path, config: Config, split: Split, rows: Int[Tensor, " n"], *, device: torch.device, seed: int = 0
 ) -> Synthesised:
     """The run in `folder` on these rows of a split."""
-    method = pairs_in(load_method(folder)).to(device)
+    method = load_pairs(folder, device=device)
     batch = _batch(config, split, rows, device, seed=seed)
     several = len(method.criteria) > 1
     return Synthesised(
@@ -79,10 +88,10 @@ def _batch(config: Config, split: Split, rows: Int[Tensor, " n"], device: torch.
 
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     """Three pictures of every run that makes pairs; where there are several, files are named after their runs."""
-    able = [candidate for candidate in visit.candidates if makes_pairs(candidate)]
+    able = [candidate for candidate in visit.candidates if _could_make_pairs(candidate)]
     if not able:
         first = visit.candidates[0].name
-        raise UserError(f"{first} makes no pairs, as it has no decoder; give a run with --wrappers pairs")
+        raise UserError(f"{first} makes no pairs; give a run with --wrappers pairs, or featurepairs")
     rows, device = visit.choose(asked.images), visit.setting.device
     for candidate, short in zip(able, short_names([candidate.name for candidate in able]), strict=True):
         assert candidate.folder is not None and candidate.config is not None  # as it makes pairs

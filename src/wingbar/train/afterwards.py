@@ -1,0 +1,75 @@
+"""A run's pairs for pictures. Feature pairs train without a decoder: one is fitted when somebody asks to see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from wingbar.config.configfile import read_config
+from wingbar.config.settings import Config, changed
+from wingbar.methods.pairs import pairs_in
+from wingbar.methods.synth import SynthPairs
+from wingbar.tensors import save_tensors
+from wingbar.train.images import find_source, open_source
+from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast
+from wingbar.train.progress import Bar
+from wingbar.train.saved import load_method
+from wingbar.train.stages import build_method, build_stages
+
+__all__ = ["DECODER", "load_pairs", "shows_pairs"]
+
+DECODER = "decoder.safetensors"  # in the run's folder, once it was fitted
+EPOCHS = 40
+SHARED = ("criteria", "eps_g", "eps_var", "kappa", "bank", "temperature", "ranked")  # with the paper's pairs
+
+
+def shows_pairs(folder: Path, config: Config) -> bool:
+    """Whether a decoder is there: the run's own, or one that was fitted since."""
+    return config.settings_of("pairs") is not None or (folder / DECODER).exists()
+
+
+def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> SynthPairs:
+    """A run's pairs with a decoder; where there is none yet, it is fitted to the run's encoder and kept beside it."""
+    config = read_config(folder / "config.json")
+    if config.settings_of("pairs") is not None:
+        return pairs_in(load_method(folder)).to(device)
+    drawn = with_decoder(config, encoder=folder / "encoder.safetensors")
+    method = build_method(drawn)
+    learnt = load_method(folder).state_dict()
+    known = {name: value for name, value in learnt.items() if name in method.state_dict()}  # base, heads and banks
+    method.load_state_dict(known, strict=False)
+    if not (folder / DECODER).exists():
+        _fit(drawn, method, device, quiet=quiet)
+        save_tensors(folder / DECODER, method.decoder.state_dict())
+    method.decoder.load_state_dict(load_file(folder / DECODER))
+    return method.to(device).eval()
+
+
+def with_decoder(config: Config, *, encoder: Path) -> Config:
+    """The settings of the paper's pairs that perturb as a run's feature pairs do."""
+    own = config.settings_of("featurepairs")
+    around = ["pairs" if part.name == "featurepairs" else part.name for part in config.wrappers]
+    same = {f"pairs.{name}": getattr(own, name) for name in SHARED}
+    same |= {"pairs.readings.sign": own.sign, "pairs.decoder.epochs": EPOCHS, "pairs.decoder.scale": 0.5}
+    plain = {"wrappers": around, "encoder.weights": str(encoder), "encoder.last": None, "run.compile": "off"}
+    return changed(config, {**plain, **same})
+
+
+def _fit(config: Config, method: SynthPairs, device: torch.device, *, quiet: bool) -> None:
+    store = open_source(config, find_source(config), quiet=quiet)
+    stage = build_stages(config, method, store, device)[0]
+    stage.method.train()
+    with Bar("fitting a decoder", stage.steps, quiet=quiet) as bar:
+        train(
+            stage.method,
+            stage.batches,
+            stage.optimizers,
+            stage.schedule,
+            start=0,
+            stop=stage.steps,
+            autocast=choose_autocast(config.run.precision, device),
+            after=[lambda step, outputs: bar.reach(step + 1)],
+        )

@@ -25,7 +25,8 @@ golden: $(STAMP)       ## write the golden curves anew, after a change that is m
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
 
+# Compiling all of PyTorch's files would take a minute; Python compiles those that are imported.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable ".[dev]"
 	touch $@

@@ -30,7 +30,7 @@ class BenchRow(NamedTuple):
 def table(title: str, rows: Sequence[BenchRow]) -> Table:
     """The rows for a terminal."""
     columns = [column for column in _columns(rows) if "%" not in column]  # quartiles are for the file
-    built = Table("", *(f"[bold]{column}" for column in columns), title=title)
+    built = Table("", *columns, title=title, header_style="bold")
     built.columns[0].no_wrap = True
     for column in built.columns[1:]:
         column.justify = "right"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import reduce
+from operator import add
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
@@ -13,6 +15,7 @@ __all__ = [
     "MEAN",
     "STD",
     "Batch",
+    "Comparing",
     "Criterion",
     "Decoder",
     "Encoded",
@@ -67,6 +70,11 @@ class Output(NamedTuple):
     facts: Mapping[str, Tensor | float] = {}  # scalars worth watching; "chance/<loss>" is a blind encoder's loss
     target: Any = None  # what another embedding of the same images is held against by `toward`, if the base has one
 
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The objective."""
+        return reduce(add, self.losses.values())
+
 
 class ParamGroup(NamedTuple):
     """Parameters that share an optimiser and a schedule."""
@@ -85,11 +93,15 @@ class Probe(NamedTuple):
     second: Callable[[], Tensor]  # embedding of the second view, computed only when asked for
 
 
+@runtime_checkable
 class Network(Protocol):
     """What is asked of every `nn.Module`, for those that are known by what they do."""
 
     def modules(self) -> Iterator[nn.Module]:
         """It, and all that is in it."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """The same with their names; its own is empty."""
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """All weights in it."""
@@ -103,14 +115,20 @@ class Network(Protocol):
     def train(self, mode: bool = True) -> Any:
         """Training mode, or evaluation mode."""
 
+    def eval(self) -> Any:
+        """Evaluation mode."""
+
     def to(self, *where: Any, **how: Any) -> Any:
         """To a device, a type or a memory layout."""
 
 
+@runtime_checkable
 class Encodes(Network, Protocol):
     """Image to map and vector: `models.encoder.Encoder`."""
 
+    name: str
     dim: int
+    layout: Literal["pytorch", "caffe"]
     trunk: nn.Module
 
     def __call__(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
@@ -145,6 +163,17 @@ class Method(Network, Protocol):
 
     def param_groups(self) -> list[ParamGroup]:
         """Every trained parameter, exactly once."""
+
+
+@runtime_checkable
+class Comparing(Method, Protocol):
+    """A Method that offers a "comparison": its own loss between two embeddings of the student's."""
+
+    def compare(self, first: Float[Tensor, "batch k"], second: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """Between embeddings of the same images."""
+
+    def compare_own(self, embedding: Float[Tensor, "batch k"], second: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """Each image's own part of it, summed: the loss behind Grad-CAM."""
 
 
 @runtime_checkable

@@ -157,7 +157,7 @@ from wingbar.methods.rebuild import Rebuild, embed_as_is
 from wingbar.methods.synth import SynthPairs
 from wingbar.models import decoder
 from wingbar.models.encoder import check_size, embed_all, evaluation_mode, evaluation_statistics, frozen_statistics
-from wingbar.types import STD, Preparation
+from wingbar.types import STD, Comparing, Method, Network, Preparation
 
 __all__ = ["ENTRY", "DecoderSettings", "PairSettings", "ReadingSettings", "pairs_in"]
 
@@ -172,12 +172,12 @@ DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
 MEMORY = 2**28  # values of features that are kept while the decoder is initialised: a gigabyte at most
 
 
-def pairs_in(method: nn.Module) -> SynthPairs:
+def pairs_in(method: Network) -> SynthPairs:
     """The pairs in a method, however deep."""
     return next(part for part in method.modules() if isinstance(part, SynthPairs))
 
 
-def build(base: Any, settings: PairSettings, context: Context) -> SynthPairs:
+def build(base: Method, settings: PairSettings, context: Context) -> SynthPairs:
     """Pairs around a base, as the settings want them."""
     dim, size = base.encoder.dim, round(settings.decoder.scale * context.size)
     check_size(base.encoder, size)
@@ -233,7 +233,7 @@ def _contrast(settings: PairSettings) -> dict[str, Any]:
     }
 
 
-def _criterion(settings: PairSettings, name: str, base: Any, context: Context) -> nn.Module:
+def _criterion(settings: PairSettings, name: str, base: Method, context: Context) -> nn.Module:
     if name == "uniform":
         return criteria.Uniform(eps=settings.eps_g)
     if name == "gradcam":
@@ -250,15 +250,17 @@ def _criterion(settings: PairSettings, name: str, base: Any, context: Context) -
     )
 
 
-def _own_loss(settings: PairSettings, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
+def _own_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
+        assert isinstance(base, Comparing)  # as _problems has seen to
         return base.compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
-def _pair_loss(settings: PairSettings, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
+def _pair_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
+        assert isinstance(base, Comparing)
         return base.compare
     contrast = _contrast(settings)
     if settings.centred:
@@ -266,7 +268,7 @@ def _pair_loss(settings: PairSettings, base: Any) -> Callable[[Tensor, Tensor], 
     return partial(losses.nt_xent, symmetric=settings.readings.symmetric, **contrast)
 
 
-def _readings(settings: PairSettings, base: Any) -> synth.Readings:
+def _readings(settings: PairSettings, base: Method) -> synth.Readings:
     readings = settings.readings
     return synth.Readings(
         pair_loss=_pair_loss(settings, base),

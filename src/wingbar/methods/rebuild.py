@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from wingbar.methods.losses import feature_std, psnr, reconstruction
 from wingbar.models.decoder import at_size_of
-from wingbar.models.encoder import Encoder, Statistics, evaluation_mode
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.models.encoder import Statistics, evaluation_mode
+from wingbar.types import Batch, Encodes, Output, ParamGroup
 
 __all__ = ["Rebuild", "blind_reconstruction", "embed_as_is"]
 
@@ -24,7 +24,7 @@ def blind_reconstruction(
     return loss(image.mean(dim=0, keepdim=True).expand_as(image), image)
 
 
-def embed_as_is(encoder: Encoder, image: Float[Tensor, "batch 3 h w"], mode: Statistics) -> Float[Tensor, "batch dim"]:
+def embed_as_is(encoder: Encodes, image: Float[Tensor, "batch 3 h w"], mode: Statistics) -> Float[Tensor, "batch dim"]:
     """The pooled feature, without a graph and without a trace in the encoder."""
     with torch.no_grad(), mode(encoder):
         return encoder(image).vector
@@ -38,7 +38,7 @@ class Rebuild(nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encodes,
         decoder: nn.Module,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] = reconstruction,

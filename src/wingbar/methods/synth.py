@@ -22,7 +22,7 @@ from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
-from wingbar.types import Batch, Network, Output, ParamGroup, Probe
+from wingbar.types import Batch, Encodes, Method, Network, Output, ParamGroup, Probe, Targeted
 
 __all__ = [
     "Readings",
@@ -62,7 +62,7 @@ def in_residual(image: Tensor, rebuilt: Tensor, twin: Tensor) -> tuple[Tensor, T
     return image, image + (twin - rebuilt)
 
 
-def student_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
+def student_view(base: Method, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
     """The second view's embedding by the trained encoder, as in the paper's listing."""
     return base.project(base.encoder(view).vector)
 
@@ -112,7 +112,7 @@ def beneath(base: Mapping[str, Value]) -> dict[str, Value]:
 @torch.no_grad()
 def judge(
     criteria: Iterable[nn.Module],
-    base: Any,
+    base: Method,
     feature: Float[Tensor, "batch dim"],
     batch: Batch,
     *,
@@ -135,7 +135,7 @@ class SynthPairs(nn.Module):
 
     def __init__(
         self,
-        base: Any,
+        base: Method,
         decoder: nn.Module,
         criteria: Sequence[nn.Module],
         *,
@@ -148,7 +148,7 @@ class SynthPairs(nn.Module):
         self.alpha, self.nu, self.readings = alpha, nu, readings
 
     @property
-    def encoder(self) -> Any:
+    def encoder(self) -> Encodes:
         """The base method's encoder."""
         return self.base.encoder
 
@@ -230,6 +230,7 @@ class SynthPairs(nn.Module):
 
     def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
         """The base method's loss of another embedding of the same images."""
+        assert isinstance(self.base, Targeted)  # or nobody would have been told that there is one
         return self.base.toward(embedding, target)
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:

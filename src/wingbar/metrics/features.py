@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,13 +10,14 @@ from torch import Tensor
 
 from wingbar.data.store import Store
 from wingbar.models.encoder import embed_all, evaluation_mode
+from wingbar.types import Method
 
 __all__ = ["Prepare", "embed_images", "embed_store", "prepared_images"]
 
 Prepare = Callable[[Tensor, Tensor], Tensor]  # stored bytes and aspect ratios → normalised images
 
 
-def embed_store(method: Any, store: Store, prepare: Prepare, *, batch: int = 256) -> Float[Tensor, "n dim"]:
+def embed_store(method: Method, store: Store, prepare: Prepare, *, batch: int = 256) -> Float[Tensor, "n dim"]:
     """The feature `method.embed` gives for every image of the store, in evaluation mode, on the CPU."""
     with evaluation_mode(method):
         return embed_images(method.embed, store, prepare, device=next(method.parameters()).device, batch=batch)

@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Generator, Tensor
 
 from wingbar.methods.losses import psnr
+from wingbar.methods.synth import SynthPairs
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import evaluation_mode
 from wingbar.show.figures.contents import Ladder, Pairs
@@ -39,7 +40,7 @@ class _Seen(NamedTuple):
     seed: int
 
 
-def make_pairs(method: Any, batch: Batch, names: Sequence[str]) -> Pairs:
+def make_pairs(method: SynthPairs, batch: Batch, names: Sequence[str]) -> Pairs:
     """The pairs of the first images of a batch, one for each name, by a method like `SynthPairs`."""
     count = len(names)
     with torch.no_grad(), evaluation_mode(method):
@@ -59,7 +60,7 @@ def make_pairs(method: Any, batch: Batch, names: Sequence[str]) -> Pairs:
     )
 
 
-def noise_ladder(method: Any, batch: Batch, count: int, *, scales: Sequence[float] = SCALES) -> Ladder:
+def noise_ladder(method: SynthPairs, batch: Batch, count: int, *, scales: Sequence[float] = SCALES) -> Ladder:
     """Twins of the first `count` images while every ε grows; the noise is one draw, only its size changes."""
     with torch.no_grad(), evaluation_mode(method):
         seen = _look(method, batch)
@@ -67,7 +68,7 @@ def noise_ladder(method: Any, batch: Batch, count: int, *, scales: Sequence[floa
         return _ladder(method, seen, "noise scale", [f"×{scale:g}" for scale in scales], steps)
 
 
-def criterion_ladder(method: Any, batch: Batch, count: int) -> Ladder:
+def criterion_ladder(method: SynthPairs, batch: Batch, count: int) -> Ladder:
     """Twins of the first `count` images under all criteria, then under each alone with its share of the same noise."""
     names = [CRITERIA.get(type(criterion).__name__, type(criterion).__name__) for criterion in method.criteria]
     with torch.no_grad(), evaluation_mode(method):
@@ -78,7 +79,7 @@ def criterion_ladder(method: Any, batch: Batch, count: int) -> Ladder:
         return _ladder(method, seen, "criterion", [together, *names], steps)
 
 
-def _look(method: Any, batch: Batch) -> _Seen:
+def _look(method: SynthPairs, batch: Batch) -> _Seen:
     feature = method.encoder(batch.image).vector
     return _Seen(feature, method.importances(feature, batch), batch.seed)
 
@@ -89,14 +90,14 @@ def _only(place: int, importances: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _twins(
-    method: Any, seen: _Seen, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
+    method: SynthPairs, seen: _Seen, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
 ) -> Float[Tensor, "{count} 3 size size"]:
     generator = Generator(seen.feature.device).manual_seed(seen.seed)
-    eps = [scale * float(criterion.eps) for criterion in method.criteria]
+    eps = [scale * float(criterion.eps) for criterion in method.criteria]  # type: ignore[arg-type]
     return method.twin(method.readings.noise(seen.feature, importances, eps, generator)[:count])
 
 
-def _ladder(method: Any, seen: _Seen, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
+def _ladder(method: SynthPairs, seen: _Seen, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
     rebuilt = method.decoder(seen.feature[: len(steps[0])])
     change = torch.stack([_change(twin, rebuilt).mean(dim=(1, 2)) for twin in steps], dim=1)
     return Ladder(kind, names, to_bytes(rebuilt), torch.stack([to_bytes(twin) for twin in steps], dim=1), change)

@@ -37,7 +37,7 @@ from wingbar.models.weights import (
 )
 from wingbar.models.whitening import Whitening, whiten
 from wingbar.tensors import save_tensors
-from wingbar.types import MEAN, STD
+from wingbar.types import MEAN, STD, Method
 
 __all__ = ["Embedder", "embedder_of", "load_embedder", "open_embedder", "save_embedder"]
 
@@ -55,7 +55,7 @@ class Embedder(nn.Module):
         encoder: Encoder,
         *,
         size: int,
-        own: nn.Module | None = None,  # a method whose `embed` is not the trunk's pooled vector
+        own: Method | None = None,  # a method whose `embed` is not the trunk's pooled vector
         config: Config | None = None,  # that method's, from which it can be built again
         whitening: Whitening | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class Embedder(nn.Module):
 
     def forward(self, image: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """The vectors of images that are resized and normalised."""
-        feature: Tensor = self.encoder(image).vector if self.own is None else self.own.embed(image)  # type: ignore[operator]
+        feature: Tensor = self.encoder(image).vector if self.own is None else self.own.embed(image)
         return feature if self.whitening is None else whiten(feature, self.whitening)
 
     @property
@@ -83,7 +83,7 @@ class Embedder(nn.Module):
 # --- of a method -----------------------------------------------------------------------------------------------------
 
 
-def embedder_of(method: Any, config: Config) -> Embedder:
+def embedder_of(method: Method, config: Config) -> Embedder:
     """The embedder of a trained method: the trunk that its `embed` asks, and the method itself where it does more."""
     size, asked = config.data.size, list[tuple[Encoder, Tensor]]()
     hooks = [
@@ -99,7 +99,7 @@ def embedder_of(method: Any, config: Config) -> Embedder:
     return Embedder(encoder, size=size) if pooled else Embedder(encoder, size=size, own=method, config=config)
 
 
-def _used(method: Any, size: int) -> dict[str, Tensor]:
+def _used(method: Method, size: int) -> dict[str, Tensor]:
     """The tensors of a method without those of parts that its `embed` never calls: queues, teachers, heads."""
     called = set[int]()
     hooks = [part.register_forward_pre_hook(lambda one, given: called.add(id(one))) for part in method.modules()]
@@ -110,7 +110,7 @@ def _used(method: Any, size: int) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if isinstance(value, Tensor) and not name.startswith(idle)}
 
 
-def _tried(method: Any, size: int, hooks: Sequence[RemovableHandle] = ()) -> Tensor:
+def _tried(method: Method, size: int, hooks: Sequence[RemovableHandle] = ()) -> Tensor:
     """What `embed` makes of two pictures of noise, the same every time; then the hooks go."""
     image = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     try:

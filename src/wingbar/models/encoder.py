@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.errors import UserError
-from wingbar.types import Encoded, Network
+from wingbar.types import Encoded, Encodes, Network
 
 __all__ = [
     "Encoder",
@@ -182,7 +182,7 @@ def _with_their_norms(parts: Iterable[list[nn.Parameter]]) -> list[list[nn.Param
     return layers
 
 
-def check_size(encoder: Encoder, size: int) -> None:
+def check_size(encoder: Encodes, size: int) -> None:
     """Refuse an image size the encoder cannot take, before any work is done."""
     device = next(encoder.parameters()).device
     try:

@@ -18,6 +18,7 @@ from wingbar.train.machine import choose_autocast
 from wingbar.train.progress import Bar
 from wingbar.train.saved import load_method
 from wingbar.train.stages import build_method, build_stages
+from wingbar.types import Method
 
 __all__ = ["DECODER", "load_pairs", "shows_pairs"]
 
@@ -41,11 +42,12 @@ def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> Sy
     learnt = load_method(folder).state_dict()
     known = {name: value for name, value in learnt.items() if name in method.state_dict()}  # base, heads and banks
     method.load_state_dict(known, strict=False)
+    pairs = pairs_in(method)
     if not (folder / DECODER).exists():
         _fit(drawn, method, device, quiet=quiet)
-        save_tensors(folder / DECODER, method.decoder.state_dict())
-    method.decoder.load_state_dict(load_file(folder / DECODER))
-    return method.to(device).eval()
+        save_tensors(folder / DECODER, pairs.decoder.state_dict())
+    pairs.decoder.load_state_dict(load_file(folder / DECODER))
+    return pairs.to(device).eval()
 
 
 def with_decoder(config: Config, *, encoder: Path) -> Config:
@@ -58,7 +60,7 @@ def with_decoder(config: Config, *, encoder: Path) -> Config:
     return changed(config, {**plain, **same})
 
 
-def _fit(config: Config, method: SynthPairs, device: torch.device, *, quiet: bool) -> None:
+def _fit(config: Config, method: Method, device: torch.device, *, quiet: bool) -> None:
     store = open_source(config, find_source(config), quiet=quiet)
     stage = build_stages(config, method, store, device)[0]
     stage.method.train()

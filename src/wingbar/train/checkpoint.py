@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from wingbar.errors import Interrupted, UserError
 from wingbar.files import atomic
 from wingbar.train.optim import Optimizers
-from wingbar.types import Output
+from wingbar.types import Method, Output
 
 __all__ = ["Keeper", "Position", "capture", "read", "restore", "write"]
 
@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 def capture(
-    method: Any, optimizers: Optimizers, position: Position, *, config: str = "", views: object = None
+    method: Method, optimizers: Optimizers, position: Position, *, config: str = "", views: object = None
 ) -> dict[str, Any]:
     """A copy of the whole state, on its device: weights, teacher, decoder, optimisers, queue, bank, RNG, position.
 
@@ -54,7 +54,7 @@ def _cuda_states() -> list[Tensor]:
     return torch.cuda.get_rng_state_all() if in_use else []
 
 
-def restore(state: dict[str, Any], method: nn.Module, optimizers: Optimizers, *, views: object = None) -> None:
+def restore(state: dict[str, Any], method: Method, optimizers: Optimizers, *, views: object = None) -> None:
     """Put a captured state back."""
     method.load_state_dict(state["method"])
     optimizers.load_state_dict(state["optimizers"])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from wingbar.train.optim import Factors, Optimizers
-from wingbar.types import Batch, Output
+from wingbar.types import Batch, Method, Output
 
 __all__ = ["After", "train"]
 
@@ -17,7 +17,7 @@ After = Callable[[int, Sequence[Output]], None]
 
 
 def train(
-    method: Any,
+    method: Method,
     batches: Callable[[int], Sequence[Batch]],
     optimizers: Optimizers,
     schedule: Callable[[int], float | Factors],
@@ -42,7 +42,7 @@ def train(
             torch.manual_seed(batch.seed)
             with autocast():
                 output = method(batch)
-            (sum(output.losses.values()) / len(parts)).backward()
+            (output.total / len(parts)).backward()  # type: ignore[no-untyped-call]
             outputs.append(output)
 
         # 3. weights first, then what follows them: teacher, queue, bank

@@ -14,6 +14,7 @@ from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.models.decoder import LightDecoder, MirrorDecoder
 from wingbar.models.encoder import Encoder
+from wingbar.types import Network
 
 __all__ = [
     "choose_autocast",
@@ -83,7 +84,7 @@ def on_gpu_compiled(config: Config, function: Callable[..., Any]) -> Callable[..
     return torch.compile(function, dynamic=False) if on_gpu and config.run.compile != "off" else function
 
 
-def compile_parts(method: Any) -> None:
+def compile_parts(method: Network) -> None:
     """Compile encoder, teacher and decoder in place; their keys stay. `release_parts` undoes it.
 
     On a GPU each becomes a CUDA graph: launched one by one, their kernels would keep the host busier than the device.
@@ -95,13 +96,13 @@ def compile_parts(method: Any) -> None:
         part.compile(dynamic=False, mode="reduce-overhead" if on_gpu else "default")
 
 
-def release_parts(method: Any) -> None:
+def release_parts(method: Network) -> None:
     """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
     for part in _compilable(method):
         part._compiled_call_impl = None
 
 
-def forget_compiled(method: Any) -> None:
+def forget_compiled(method: Network) -> None:
     """Uncompiled again, and the memory of CUDA graphs given back."""
     if any(part._compiled_call_impl for part in _compilable(method)):
         release_parts(method)
@@ -109,7 +110,7 @@ def forget_compiled(method: Any) -> None:
 
 
 @contextmanager
-def uncompiled(method: Any) -> Iterator[None]:
+def uncompiled(method: Network) -> Iterator[None]:
     """Inside, compiled parts run as they are written: a rare pass in another mode is not worth minutes of compiling."""
     compiled = [(part, part._compiled_call_impl) for part in _compilable(method)]
     release_parts(method)
@@ -120,5 +121,5 @@ def uncompiled(method: Any) -> Iterator[None]:
             part._compiled_call_impl = call
 
 
-def _compilable(method: Any) -> Iterator[nn.Module]:
+def _compilable(method: Network) -> Iterator[nn.Module]:
     return (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))

@@ -34,7 +34,7 @@ from wingbar.train.shelf import DecoderShelf, put
 from wingbar.train.sketch import build_sketches
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
-from wingbar.types import Output
+from wingbar.types import Method, Output
 
 __all__ = ["Result", "fit", "resume", "run"]
 
@@ -46,7 +46,7 @@ class Result(NamedTuple):
 
     out: Path
     encoder: Encoder
-    method: Any
+    method: Method
     embedder: Embedder
 
 
@@ -119,7 +119,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
 def _run_stages(
     config: Config,
     stages: Sequence[Stage],
-    method: Any,
+    method: Method,
     out: Path,
     looks: Sequence[Look],
     *,
@@ -155,7 +155,7 @@ def _run_stages(
 def _run_stage(
     config: Config,
     stage: Stage,
-    method: Any,
+    method: Method,
     out: Path,
     looks: Sequence[Look],
     *,

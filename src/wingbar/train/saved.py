@@ -21,6 +21,7 @@ from wingbar.train.provenance import check_continuation
 from wingbar.train.record import trim_record
 from wingbar.train.shelf import take
 from wingbar.train.stages import Stage, build_method
+from wingbar.types import Method
 
 __all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore"]
 
@@ -28,7 +29,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def restore(
-    config: Config, stages: Sequence[Stage], method: Any, *, place: Path | None, say: Callable[[str], None]
+    config: Config, stages: Sequence[Stage], method: Method, *, place: Path | None, say: Callable[[str], None]
 ) -> Position:
     """Where to start: behind the last checkpoint with its state restored, behind the shelf's decoder, or at first."""
     path, record = Path(config.run.out) / CHECKPOINT, Path(config.run.out) / "metrics.jsonl"
@@ -49,7 +50,7 @@ def restore(
     return Position("train", 0) if taken else position
 
 
-def _go_on(config: Config, stages: Sequence[Stage], method: Any, path: Path, say: Callable[[str], None]) -> Position:
+def _go_on(config: Config, stages: Sequence[Stage], method: Method, path: Path, say: Callable[[str], None]) -> Position:
     """Restore what a checkpoint holds, and say what that is and what has changed since."""
     position, state = checkpoint.read(path)
     changes = check_continuation(config, state.get("config", ""))
@@ -62,7 +63,7 @@ def _go_on(config: Config, stages: Sequence[Stage], method: Any, path: Path, say
     return position
 
 
-def _capture(config: Config, stage: Stage, method: Any, done: int) -> dict[str, Any]:
+def _capture(config: Config, stage: Stage, method: Method, done: int) -> dict[str, Any]:
     position, views = Position(stage.name, done), stage.batches.views
     return checkpoint.capture(method, stage.optimizers, position, config=to_json(config), views=views)
 
@@ -97,7 +98,7 @@ def load_method(out: Path) -> Any:
     return method.eval()
 
 
-def build_keeper(config: Config, stage: Stage, method: Any, out: Path, asked_to_stop: Callable[[], int]) -> Keeper:
+def build_keeper(config: Config, stage: Stage, method: Method, out: Path, asked_to_stop: Callable[[], int]) -> Keeper:
     """What saves a stage of the run."""
     capture = partial(_capture, config, stage, method)
     return Keeper(out / CHECKPOINT, capture, minutes=config.run.save_minutes, asked_to_stop=asked_to_stop)

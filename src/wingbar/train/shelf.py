@@ -21,6 +21,7 @@ from wingbar.tensors import save_tensors
 from wingbar.train.machine import gpu_name
 from wingbar.train.runfolder import FREE
 from wingbar.train.stages import Stage
+from wingbar.types import Network
 
 __all__ = ["DecoderShelf", "first_settings", "put", "take"]
 
@@ -36,7 +37,7 @@ class DecoderShelf(NamedTuple):
     folder: Path
     origin: str  # what neither settings nor weights tell: which images, and which version of the numerics
 
-    def place(self, config: Config, encoder: nn.Module, product: nn.Module) -> Path:
+    def place(self, config: Config, encoder: Network, product: nn.Module) -> Path:
         """The file of the product this run would make, named by all that goes into it; asked before it is made."""
         settings = first_settings(config)
         begun = [tensors_hash(part.state_dict()) for part in (encoder, product)]

@@ -33,7 +33,7 @@ from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
 from wingbar.train.stages import build_views, plain_images
 from wingbar.train.watch import sample
-from wingbar.types import Output
+from wingbar.types import Method, Output
 
 __all__ = ["Board", "Sketches", "build_sketches"]
 
@@ -123,7 +123,7 @@ class Sketches:
                 self.board.pin(f"{stage}/{name}", path, step)
 
 
-def build_sketches(config: Config, method: Any, batches: Batches, out: Path, say: Callable[[str], None]) -> Sketches:
+def build_sketches(config: Config, method: Method, batches: Batches, out: Path, say: Callable[[str], None]) -> Sketches:
     """What a run's settings want to be drawn while `method` learns from these batches."""
     every = config.run.pictures_every
 
@@ -136,7 +136,7 @@ def build_sketches(config: Config, method: Any, batches: Batches, out: Path, say
     return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures") if board else None)
 
 
-def _pairs(config: Config, method: Any, store: Store) -> Callable[[], Pairs]:
+def _pairs(config: Config, method: Method, store: Store) -> Callable[[], Pairs]:
     """Makes pairs of the same few training images whenever it is called; the method is left as it was."""
     device, plainly = choose_device(config.run.device), changed(config, {"run.compile": "off"})
     few = sample(store, LOOKED_AT, device=store.aspect.device)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def build_method(config: Config, *, steps: int = 1) -> Any:
+def build_method(config: Config, *, steps: int = 1) -> Method:
     """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
 
     `steps` are those of the whole training; one that is not trained needs none.
@@ -59,7 +59,7 @@ class Stage(NamedTuple):
     """A part of a run: what is trained before training, or training."""
 
     name: str
-    method: Any
+    method: Method
     batches: Batches
     optimizers: optim.Optimizers
     schedule: optim.Schedule  # factors on the rates, by the step
@@ -72,7 +72,7 @@ class Stage(NamedTuple):
         return self.schedule.steps
 
 
-def prepare(config: Config, method: Any, device: torch.device) -> Any:
+def prepare(config: Config, method: Method, device: torch.device) -> Method:
     """The method on the device, in the memory layout and compiled as asked."""
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
@@ -81,14 +81,14 @@ def prepare(config: Config, method: Any, device: torch.device) -> Any:
     return method
 
 
-def build_stages(config: Config, method: Any, store: Store, device: torch.device) -> list[Stage]:
+def build_stages(config: Config, method: Method, store: Store, device: torch.device) -> list[Stage]:
     """What wrappers want to be trained first, then training; on the device and compiled as asked."""
     prepare(config, method, device)
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     return [*_preparations(config, method, placed), _training(config, method, placed, device)]
 
 
-def _training(config: Config, method: Any, store: Store, device: torch.device) -> Stage:
+def _training(config: Config, method: Method, store: Store, device: torch.device) -> Stage:
     augment = build_views(config)
     if isinstance(augment, nn.Module):
         augment.to(device)
@@ -104,7 +104,7 @@ def _training(config: Config, method: Any, store: Store, device: torch.device) -
     return Stage("train", method, batches, build_optimizers(config, method), schedule, step_passes(config))
 
 
-def _preparations(config: Config, method: Any, store: Store) -> Iterator[Stage]:
+def _preparations(config: Config, method: Method, store: Store) -> Iterator[Stage]:
     """A stage for every wrapper that wants one."""
     around = dict(zip([part.name for part in reversed(config.wrappers)], _layers(method), strict=False))
     for number, part in enumerate(config.wrappers):
@@ -125,7 +125,7 @@ def _preparations(config: Config, method: Any, store: Store) -> Iterator[Stage]:
         yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
 
 
-def _layers(method: Any) -> Iterator[Method]:
+def _layers(method: Method | None) -> Iterator[Method]:
     """The method, what it wraps, what that wraps: outermost first."""
     while method is not None:
         yield method
@@ -194,7 +194,7 @@ def first_passes(config: Config) -> Number:
     return sum(part.entry.before_passes(part.settings) for part in config.parts)
 
 
-def build_optimizers(config: Config, method: Any) -> optim.Optimizers:
+def build_optimizers(config: Config, method: Method) -> optim.Optimizers:
     """What trains a method that is already on its device."""
     rule = _rule(config)
     layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()

@@ -29,7 +29,7 @@ from wingbar.train.images import find_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
 from wingbar.train.stages import Stage, plain_images
-from wingbar.types import Output
+from wingbar.types import Method, Output
 
 __all__ = [
     "CollapseAlarm",
@@ -99,7 +99,7 @@ def sample(store: Store, most: int, *, device: torch.device) -> Store:
     )
 
 
-def _embed(config: Config, method: Any, store: Store) -> Float[Tensor, "n dim"]:
+def _embed(config: Config, method: Method, store: Store) -> Float[Tensor, "n dim"]:
     """Features of plain images in evaluation mode, on the method's device; the method is left as it was."""
     device = choose_device(config.run.device)
     prepare = plain_images(changed(config, {"run.compile": "off"}))
@@ -113,7 +113,7 @@ Embed = Callable[[Store], Tensor]
 
 
 @torch.no_grad()
-def _doctor(method: Any, embed: Embed, few: Store) -> dict[str, float]:
+def _doctor(method: Method, embed: Embed, few: Store) -> dict[str, float]:
     """The collapse doctor's light form; nothing where weights are no numbers any more, as the next loss will tell."""
     features = embed(few)
     with evaluation_mode(method):

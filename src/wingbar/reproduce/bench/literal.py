@@ -28,7 +28,8 @@ class Pseudocode(nn.Module):
 
     def __init__(self, method: SynthPairs, *, kappa: float = 0.02, temperature: float = 0.2) -> None:
         super().__init__()
-        base: MoCo = method.base
+        base = method.base
+        assert isinstance(base, MoCo)
         self.encoder, self.proj_head, self.decoder = base.encoder, base.projector, method.decoder
         self.key_encoder, self.key_head = base.teacher_encoder, base.teacher_projector
         self.queue = base.queue

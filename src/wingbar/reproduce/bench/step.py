@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
+from wingbar.methods.pairs import pairs_in
 from wingbar.reproduce.bench.clock import Timing, time_repeats
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.options import CASES, Case, Step, check
@@ -18,7 +20,7 @@ from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes
-from wingbar.types import Batch
+from wingbar.types import Batch, Method
 
 __all__ = ["bench_step", "memory_given_back", "time_step"]
 
@@ -56,8 +58,10 @@ def time_step(config: Config, *, repeats: int, warmup: int, listing: bool = Fals
 def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
     """A function that makes one step of training on the same random batch."""
     device = choose_device(config.run.device)
-    built = build_method(config)
-    method = prepare(config, Pseudocode(built) if listing else built, device).train()
+    method = build_method(config)
+    if listing:
+        method = cast(Method, Pseudocode(pairs_in(method)))  # as far as the loop asks
+    prepare(config, method, device).train()
     optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
     autocast = choose_autocast(config.run.precision, device)
 

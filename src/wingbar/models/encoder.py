@@ -163,7 +163,7 @@ def layers_of(trunk: nn.Module) -> list[list[nn.Parameter]]:
     return layers
 
 
-def check_size(encoder: Encoder, size: int) -> None:
+def check_size(encoder: Encoder, size: int, *, setting: str = "data.size") -> None:
     """Refuse an image size the encoder cannot take, before any work is done."""
     device = next(encoder.parameters()).device
     try:
@@ -171,5 +171,5 @@ def check_size(encoder: Encoder, size: int) -> None:
             encoder(torch.zeros(1, 3, size, size, device=device))
     except (AssertionError, RuntimeError) as error:
         raise UserError(
-            f"{encoder.name} cannot take images of {size} px ({error}); choose another data.size"
+            f"{encoder.name} cannot take images of {size} px ({error}); choose another {setting}"
         ) from error

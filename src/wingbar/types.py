@@ -54,6 +54,11 @@ class Batch:
         """Share of the training that is done, 0 at its first step."""
         return self.step / self.steps
 
+    @property
+    def second(self) -> Tensor:
+        """The last view that is as large as the first: the second, or a third, fresh one; never a small crop."""
+        return next(view for view in reversed(self.views) if view.shape == self.views[0].shape)
+
 
 class Encoded(NamedTuple):
     """What an encoder returns: the last spatial activation and its pooled vector."""

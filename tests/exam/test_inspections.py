@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from wingbar.evaluate.wanted import chosen
 from wingbar.metrics.attention import score_attention
 from wingbar.metrics.diagnosis import diagnose, read_record
 from wingbar.metrics.features import embed_images
-from wingbar.metrics.finetune import Tuning, finetune
+from wingbar.metrics.finetune import Tuning, choose_rate, finetune
 from wingbar.metrics.regions import drawn_regions
 from wingbar.models.weights import load_encoder
 
@@ -97,6 +98,16 @@ def test_fine_tuning_is_the_functions(trained, tmp_path):
     )
     assert torch.equal(row.scores["finetune"].values, tuned.correct())
     assert torch.equal(row.scores["finetune top-5"].values, tuned.correct(within=5))
+
+
+def test_a_rate_that_is_not_given_is_chosen_on_training_images(trained, tmp_path):
+    row, lines = examined(trained, tmp_path / "out", "finetune", finetune=Finetune(epochs=1, lr=None, batch=8))
+    splits = [lookalike_store(side, **BIRDS) for side in ("train", "test")]
+    tuning = Tuning(epochs=1, batch=8, size=32)
+    lr = choose_rate(encoder_of(trained), splits[0], tuning, chosen=torch.arange(24))
+    tuned = finetune(encoder_of(trained), *splits, replace(tuning, lr=lr), chosen=torch.arange(24))
+    assert torch.equal(row.scores["finetune"].values, tuned.correct())
+    assert {line["lr"] for line in lines if line["metric"].startswith("finetune")} == {lr}
 
 
 def test_fine_tuning_leaves_the_encoder_of_the_others_alone(trained, tmp_path):

@@ -30,6 +30,7 @@ SETTINGS = {
     "encoder.weights": "random",
     "optim.lr": 0.001,
     "optim.lr_rule": "literal",
+    "optim.warmup": 0.0,
     "run.epochs": 10,
     "run.device": "cpu",
 }

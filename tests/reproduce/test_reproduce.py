@@ -17,7 +17,11 @@ from small import command
 
 from forked import Command
 from wingbar.cli import main
+from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss
+from wingbar.metrics.finetune import Tuning, finetune
+from wingbar.models.trunks import build_encoder
+from wingbar.models.weights import weights_hash
 from wingbar.reproduce import cost, plan, runner
 from wingbar.reproduce.making import Made
 from wingbar.reproduce.options import Reproduce
@@ -84,6 +88,19 @@ def test_cells_that_begin_with_the_same_decoder_initialise_it_once(tmp_path):
     about_decoder = [line for line in first if line["stage"] == "decoder"]
     assert about_decoder and about_decoder == second[: len(about_decoder)]  # speed and all: made once, told twice
     assert first[-1]["total"] != second[-1]["total"]
+
+
+def test_the_supervised_row_is_the_initialisation_trained_with_labels(tmp_path):
+    main(command(tmp_path, "--rows", "supervised", tables=("sota",), epochs=1))
+    (line,) = numbers(tmp_path, "sota")
+    stores = [lookalike_store(split, side=32, classes=3, images=24, loud=1.0) for split in ("train", "test")]
+    torch.manual_seed(0)
+    encoder = build_encoder("timm/test_resnet")
+    tuned = finetune(encoder, *stores, Tuning(epochs=1, size=32))
+    assert (line["metric"], line["epochs"], line["lr"]) == ("finetune", 1, 0.03)
+    assert line["weights"] == weights_hash(encoder)
+    assert line["value"] == pytest.approx(tuned.top1.value)
+    assert "| supervised |" in (tmp_path / "results" / "sota.md").read_text()
 
 
 def test_it_ends_with_a_report_of_its_runs(undisturbed):
@@ -305,6 +322,8 @@ def test_help_names_everything(capsys):
         (["main", "--data", "lookalike", "--set", "optim.lr"], "a setting is name=value"),
         (["main", "--data", "lookalike", "--set", "optim.rl=1"], "did you mean 'optim.lr'"),
         (["main", "--data", "lookalike", "--set", "optim.lr=fast"], "optim.lr cannot be 'fast'"),
+        (["main", "--data", "lookalike", "--set", "method.prototypes=8"], "belongs to DINO"),
+        (["sota", "--data", "lookalike", "--set", "method.prototypes=0"], "method.prototypes is 0"),
         (["main", "--data", "lookalike", "--run.epochs", "0"], "run.epochs is 0"),
         (["main", "--data", "lookalike", "--seed", "-1"], "whole numbers from 0 on"),
         (["main", "--data", "lookalike", "--jobs", "0"], "0 jobs"),

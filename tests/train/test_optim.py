@@ -245,6 +245,38 @@ def test_short_gradients_and_a_decoder_alone_are_not_clipped():
         assert_same([one.grad for one in flat(groups)], before)
 
 
+def test_clipping_each_parameter_is_by_hand_and_as_dinos_and_leaves_the_decoders_adam_alone():
+    """Every tensor on its own: those that are short stay, whatever the others are; one without gradient has none."""
+    groups = made()
+    built = build_optimizers(groups, Rule(lr=0.1, clip_each=2.7))
+    give_gradients(flat(groups), 0)
+    flat(groups)[1].grad = None
+    before = [None if one.grad is None else one.grad.clone() for one in flat(groups)]
+    lengths = [0.0 if one is None else math.sqrt(float((one**2).sum())) for one in before]
+    assert min(lengths[2:5]) < 2.7 < max(lengths[2:5]) and max(lengths[5:]) > 2.7
+    built.step()
+    for one, old, length in zip(flat(groups[:-1]), before, lengths, strict=False):
+        if old is None:
+            assert one.grad is None
+        elif length <= 2.7:
+            assert torch.equal(one.grad, old)
+        else:
+            assert_close(one.grad, old * 2.7 / (length + 1e-6), rtol=1e-12, atol=0)
+    assert_same([one.grad for one in flat(groups[-1:])], before[-2:])
+
+
+def test_each_parameter_is_clipped_before_the_whole():
+    groups, copies = made()[:2], made()[:2]
+    give_gradients(flat(groups), 0)
+    give_gradients(flat(copies), 0)
+    build_optimizers(groups, Rule(lr=0.1, clip_each=1.0, clip=0.5)).step()
+    for one in flat(copies):
+        torch.nn.utils.clip_grad_norm_([one], 1.0)
+    torch.nn.utils.clip_grad_norm_(flat(copies), 0.5)
+    for one, other in zip(flat(groups), flat(copies), strict=True):
+        assert_close(one.grad, other.grad, rtol=1e-12, atol=0)
+
+
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ class Context(NamedTuple):
     batch: int  # images per step
     size: int  # side of the images
     weights: str = "random"  # where the encoder starts
+    epochs: int = 1  # of the whole training
+    view_sizes: tuple[int, ...] = ()  # sides of its views, where they are ours
 
 
 def fixed(passes: Number) -> Callable[[Any], Number]:

@@ -24,12 +24,12 @@ LIMITS = {
     "encoder.last": (1, FOREVER),
     "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
     "optim.encoder": (0, FOREVER), "optim.layer_decay": (TINY, 1), "optim.clip": (TINY, FOREVER),
-    "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
+    "optim.clip_each": (TINY, FOREVER), "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
     "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
     "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
     "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER), "run.pictures_every": (0, FOREVER),
 }  # fmt: skip
-ENDLESS = {"run.save_minutes", "optim.clip"}  # infinite means: never
+ENDLESS = {"run.save_minutes", "optim.clip", "optim.clip_each"}  # infinite means: never
 
 
 def check_limits(config: Config) -> None:

@@ -107,6 +107,8 @@ class Optim:
     """Weight decay, and the trust ratio of LARS, leave out norms and biases."""
     clip: float | None = None
     """Largest norm of the gradient; inf: never clipped."""
+    clip_each: float | None = None
+    """Largest norm of the gradient of each weight or bias by itself, as in DINO; inf: never clipped."""
     schedule: Literal["epoch", "step", "constant"] | None = None
     """The rate falls by a cosine, once per epoch or at every step; or stays."""
     warmup: float | None = None
@@ -127,6 +129,7 @@ PLAIN = Optim(
     weight_decay=1e-4,
     spare=False,
     clip=math.inf,
+    clip_each=math.inf,
     schedule="epoch",
     warmup=0.0,
     heads=0.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -19,7 +20,7 @@ from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
 from wingbar.metrics.attention import Attention, Focus, score_attention
 from wingbar.metrics.diagnosis import diagnose, read_record
-from wingbar.metrics.finetune import Machine, Tuning, finetune
+from wingbar.metrics.finetune import Machine, Tuning, choose_rate, finetune
 from wingbar.metrics.labels import show_fraction
 from wingbar.metrics.regions import Crops, Region, drawn_regions, listed_regions
 from wingbar.metrics.scores import Score, class_means, score
@@ -119,9 +120,9 @@ def fine_tuned(subject: Subject, asked: Evaluate) -> ProtocolResult:
     options, scores = asked.finetune, dict[str, Score]()
     labels = subject.test.labels
     for share in options.fractions:
-        hits = _fine_tune(subject, asked, share)
+        hits, lr = _fine_tune(subject, asked, share)
         name = "finetune" if share == 1 else f"finetune {percent(share)}"
-        facts = {"epochs": options.epochs, "lr": options.lr}
+        facts = {"epochs": options.epochs, "lr": lr}
         scores |= {
             name: score(hits[1], **facts),
             f"{name} top-5": score(hits[5], **facts),
@@ -130,18 +131,27 @@ def fine_tuned(subject: Subject, asked: Evaluate) -> ProtocolResult:
     return ProtocolResult(scores)
 
 
-def _fine_tune(subject: Subject, asked: Evaluate, share: float) -> dict[int, torch.Tensor]:
-    """Whether each test image is right, and whether its class is among the first five."""
+def _fine_tune(subject: Subject, asked: Evaluate, share: float) -> tuple[dict[int, torch.Tensor], float]:
+    """Whether each test image is right, and whether its class is among the first five; and the initial rate."""
     options, device, train = asked.finetune, subject.setting.device, subject.train
     chosen = show_fraction(train.labels, share, seed=asked.seed)[0].cpu()
     batch = min(options.batch, len(chosen))
-    tuning = Tuning(lr=options.lr, epochs=options.epochs, batch=batch, size=subject.size, seed=asked.seed)
+    tuning = Tuning(epochs=options.epochs, batch=batch, size=subject.size, seed=asked.seed)
     on_gpu = device.type == "cuda"
     machine = Machine(choose_autocast("auto", device), compile_parts if on_gpu else lambda model: None)
     encoder = copy.deepcopy(subject.encoder).requires_grad_()
+    lr = options.lr
+    if lr is None:
+        lr = choose_rate(encoder, train.store, tuning, chosen=chosen, machine=machine)
     with subject.bar(f"fine-tuning, {percent(share)} of the labels", options.epochs * (len(chosen) // batch)) as bar:
         tuned = finetune(
-            encoder, train.store, subject.test.store, tuning, chosen=chosen, machine=machine, progress=bar.reach
+            encoder,
+            train.store,
+            subject.test.store,
+            replace(tuning, lr=lr),
+            chosen=chosen,
+            machine=machine,
+            progress=bar.reach,
         )
     release_parts(tuned.encoder)
-    return {within: tuned.correct(within=within) for within in (1, 5)}
+    return {within: tuned.correct(within=within) for within in (1, 5)}, lr

@@ -184,8 +184,8 @@ class MoCo(nn.Module):
             self.queue.push(key)
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.views[-1]
+        """The view that criteria compare a plain image with: the last large one, so that a third is fresh (A24)."""
+        return batch.second
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the query encoder."""

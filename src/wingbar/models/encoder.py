@@ -182,7 +182,7 @@ def _with_their_norms(parts: Iterable[list[nn.Parameter]]) -> list[list[nn.Param
     return layers
 
 
-def check_size(encoder: Encodes, size: int) -> None:
+def check_size(encoder: Encodes, size: int, *, setting: str = "data.size") -> None:
     """Refuse an image size the encoder cannot take, before any work is done."""
     device = next(encoder.parameters()).device
     try:
@@ -190,5 +190,5 @@ def check_size(encoder: Encodes, size: int) -> None:
             encoder(torch.zeros(1, 3, size, size, device=device))
     except (AssertionError, RuntimeError) as error:
         raise UserError(
-            f"{encoder.name} cannot take images of {size} px ({error}); choose another data.size"
+            f"{encoder.name} cannot take images of {size} px ({error}); choose another {setting}"
         ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from torch import nn
@@ -9,7 +11,12 @@ from torch import nn
 __all__ = ["mlp"]
 
 
-def mlp(*widths: int, norm: bool = False, last_norm: bool = False) -> nn.Sequential:
+relu = partial(nn.ReLU, inplace=True)
+
+
+def mlp(
+    *widths: int, norm: bool = False, last_norm: bool = False, between: Callable[[], nn.Module] = relu
+) -> nn.Sequential:
     """Linear layers with ReLU between; `norm` puts BatchNorm before each ReLU, `last_norm` one without affine last.
 
     A Linear followed by BatchNorm has no bias: the normalisation would remove it.
@@ -23,7 +30,7 @@ def mlp(*widths: int, norm: bool = False, last_norm: bool = False) -> nn.Sequent
     """
     layers: list[nn.Module] = []
     for width, wider in pairwise(widths[:-1]):
-        layers += [nn.Linear(width, wider, bias=not norm), *[nn.BatchNorm1d(wider)] * norm, nn.ReLU(inplace=True)]
+        layers += [nn.Linear(width, wider, bias=not norm), *[nn.BatchNorm1d(wider)] * norm, between()]
     layers.append(nn.Linear(widths[-2], widths[-1], bias=not last_norm))
     if last_norm:
         layers.append(nn.BatchNorm1d(widths[-1], affine=False))

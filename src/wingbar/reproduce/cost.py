@@ -94,11 +94,13 @@ def _from_figure(config: Config, rates: Mapping[str, float]) -> float:
 
 
 TIMED: dict[Any, float] = {}
-# Enough to time a CPU by; weights and places make no difference.
+# Enough to time a CPU by; weights, places and how rates begin make no difference.
 QUICK = {
     "encoder.weights": "random",
     "data.batch": TIMED_BATCH,
     "data.root": "",
+    "optim.warmup": 0.0,
+    "optim.heads": 0.0,
     "run.out": "",
     "run.seed": 0,
     "run.accumulate": 1,

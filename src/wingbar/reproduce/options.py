@@ -10,11 +10,11 @@ import tyro
 
 from wingbar.config.limits import check_device, check_limits
 from wingbar.config.recipes import recipe_named
-from wingbar.config.settings import Config, changed, parsed
+from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.config.words import OUT
 from wingbar.errors import UserError, known
 from wingbar.files import check_place
-from wingbar.reproduce.tables import DATASETS, TABLES, Row
+from wingbar.reproduce.tables import DATASETS, FROZEN, NOT_HERE, SUPERVISED, TABLES, Row
 
 __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 
@@ -77,9 +77,22 @@ def check(asked: Reproduce) -> None:
     for device in asked.device:
         check_device(device)
     _check_numbers(asked)
-    check_limits(changed(Config(), parsed(asked.set)))
+    _check_settings(asked)
     for folder in (asked.out, asked.results):
         check_place(folder, remedy="give --out and --results other folders")
+
+
+def _check_settings(asked: Reproduce) -> None:
+    """Each must be a setting of some row; what is a method's own, the rows of other methods do without."""
+    rows = [row for table in asked.tables for row in chosen_rows(table, asked)]
+    recipes = {row.recipe for row in rows} - {FROZEN, SUPERVISED, NOT_HERE}
+    given, used = parsed(asked.set), set[str]()
+    for config in (Config(), *map(recipe_named, sorted(recipes))):
+        own = fitting(given, config)
+        check_limits(changed(config, own))
+        used |= own.keys()
+    if given.keys() - used:
+        changed(Config(), given)  # says whose they are
 
 
 def _check_numbers(asked: Reproduce) -> None:

@@ -163,7 +163,7 @@ TABLES: dict[str, Table] = {
         (
             Row("supervised", SUPERVISED),
             RESNET,
-            Row("Dino", NOT_HERE),
+            Row("Dino", "dino"),
             SIMSIAM,
             MOCO,
             *(Row(name, NOT_HERE) for name in OTHERS),

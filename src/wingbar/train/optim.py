@@ -20,6 +20,7 @@ __all__ = [
     "Rule",
     "Schedule",
     "build_optimizers",
+    "clip_each",
     "linear256",
     "literal",
 ]
@@ -104,11 +105,12 @@ class Schedule:
 
 
 class Optimizers:
-    """Several optimisers that step as one; `clip` is the largest norm of the whole gradient of the first one."""
+    """Several optimisers that step as one; what clips is of the first one: `clip` is the largest norm of its whole
+    gradient, `clip_each` of that of each of its parameters."""
 
-    def __init__(self, *optimizers: torch.optim.Optimizer, clip: float = math.inf) -> None:
+    def __init__(self, *optimizers: torch.optim.Optimizer, clip: float = math.inf, clip_each: float = math.inf) -> None:
         self.all = optimizers
-        self._clip = clip
+        self._clip, self._clip_each = clip, clip_each
         self._resting: list[nn.Parameter] | None = None  # what `only_heads` turned off, while it is on
 
     def zero_grad(self) -> None:
@@ -118,8 +120,10 @@ class Optimizers:
 
     def step(self) -> None:
         """Update every parameter once, with clipped gradients if asked for."""
+        clipped = [parameter for group in self.all[0].param_groups for parameter in group["params"]]
+        if self._clip_each < math.inf:
+            clip_each(clipped, self._clip_each)
         if self._clip < math.inf:
-            clipped = [parameter for group in self.all[0].param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(clipped, self._clip)
         for optimizer in self.all:
             optimizer.step()
@@ -162,6 +166,22 @@ class Optimizers:
             optimizer.load_state_dict(state)
 
 
+def clip_each(parameters: Sequence[nn.Parameter], most: float) -> None:
+    """Shorten the gradient of each parameter that is longer than `most`, whatever the others are (DINO).
+
+    >>> long, short = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    >>> long.grad, short.grad = torch.tensor([6.0, 8.0]), torch.tensor([2.0])
+    >>> clip_each([long, short], 5.0)
+    >>> long.grad, short.grad
+    (tensor([3.0000, 4.0000]), tensor([2.]))
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if gradients:
+        norms = torch.stack(torch._foreach_norm(gradients))  # together: one by one they keep the host busy
+        factors = (most / (norms + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, list(factors.unbind()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """How the networks learn; `momentum` is of SGD and LARS, `betas` are AdamW's."""
@@ -175,6 +195,7 @@ class Rule:
     encoder: float = 1.0  # factor on the encoder's rate
     layer_decay: float = 1.0  # rate of a layer of the encoder in units of the next one's; the last has the full rate
     clip: float = math.inf  # largest norm of the gradient of all that learns by this rule
+    clip_each: float = math.inf  # largest norm of the gradient of each parameter
 
 
 def build_optimizers(
@@ -194,7 +215,7 @@ def build_optimizers(
     if own:
         whole = [_settings(group, group.parameters, lr) for group, lr in own]
         built.append(torch.optim.Adam(whole, lr=own[0][1], fused=fused))
-    return Optimizers(*built, clip=rule.clip if main else math.inf)
+    return Optimizers(*built, clip=rule.clip, clip_each=rule.clip_each) if main else Optimizers(*built)
 
 
 def _parts(group: ParamGroup, rule: Rule, layers: Sequence[Sequence[nn.Parameter]]) -> list[Settings]:

@@ -32,6 +32,7 @@ __all__ = [
     "plain_images",
     "prepare",
     "step_passes",
+    "view_sizes",
 ]
 
 
@@ -48,7 +49,14 @@ def build_method(config: Config, *, steps: int = 1) -> Method:
     if config.encoder.last is not None:
         encoder.train_last(config.encoder.last)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
-    context = Context(steps, batch=config.data.batch, size=config.data.size, weights=config.encoder.weights)
+    context = Context(
+        steps,
+        batch=config.data.batch,
+        size=config.data.size,
+        weights=config.encoder.weights,
+        epochs=config.run.epochs,
+        view_sizes=view_sizes(config),
+    )
     built: Any = encoder
     for part in config.parts:
         built = part.entry.function(part.entry.build)(built, part.settings, context)
@@ -146,6 +154,16 @@ def build_views(config: Config) -> Views:
     return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
 
 
+def view_sizes(config: Config) -> tuple[int, ...]:
+    """The sides of a run's views; none where a method has views of its own.
+
+    >>> view_sizes(Config())
+    (224, 224)
+    """
+    made = views.VIEWS.get(config.data.views or config.method.entry.views)
+    return () if made is None else tuple(recipe.size for recipe in made(config.data).recipes)
+
+
 def _no_views(images: Tensor, aspect: Tensor, index: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
     return ()
 
@@ -204,6 +222,9 @@ def build_optimizers(config: Config, method: Method) -> optim.Optimizers:
 def _rule(config: Config) -> optim.Rule:
     """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
     asked = config.optimised
-    values = {name: getattr(asked, name) for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip")}
+    values = {
+        name: getattr(asked, name)
+        for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip", "clip_each")
+    }
     rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
     return optim.Rule(**values, lr=float(rate), encoder=asked.encoder or 0.0, layer_decay=asked.layer_decay or 1.0)

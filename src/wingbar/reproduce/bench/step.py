@@ -19,7 +19,7 @@ from wingbar.reproduce.bench.options import CASES, Case, Step, check
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
-from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes
+from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
 __all__ = ["bench_step", "memory_given_back", "time_step"]
@@ -74,9 +74,11 @@ def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
 
 
 def _random_batch(config: Config, device: torch.device) -> Batch:
-    shape = config.data.batch, 3, config.data.size, config.data.size
-    image, *views = (torch.randn(shape, device=device) for _ in range(3))
-    return Batch(image, tuple(views), torch.arange(len(image), device=device))
+    """In the middle of a training, when nothing rests any more."""
+    size, count = config.data.size, config.data.batch
+    sides = size, *(view_sizes(config) or (size, size))
+    image, *views = (torch.randn(count, 3, side, side, device=device) for side in sides)
+    return Batch(image, tuple(views), torch.arange(count, device=device), step=1, steps=2)
 
 
 @contextmanager

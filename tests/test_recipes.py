@@ -21,6 +21,7 @@ SMALL = {
     "pairs.bank": 16,
     "pairs.decoder.name": "tiny",
     "pairs.decoder.epochs": 1,
+    "optim.warmup": 0.0,
     "run.epochs": 1,
     "run.log_every": 1,
     "run.device": "cpu",

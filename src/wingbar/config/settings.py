@@ -63,7 +63,7 @@ class Config:
         >>> Config().title
         'MoCo v2 + pairs'
         """
-        return " + ".join(part.entry.title for part in self.parts)
+        return " + ".join(part.title for part in self.parts)
 
     def settings_of(self, name: str) -> Any:
         """A wrapper's own settings; None if it is not there."""
@@ -212,8 +212,9 @@ def unknown(name: str, config: Config) -> str:
     if section == "method":
         others = [other for other in METHODS.named(wraps=False) if own in own_names(METHODS[other].settings)]
         if others:
-            owner, entry = f"{METHODS[others[0]].title} (--method.name {others[0]})", config.method.entry
-            return f"{name} belongs to {owner}; {entry.title} has {', '.join(own_names(entry.settings)) or 'none'}"
+            owners = " and ".join(f"{METHODS[other].title} (--method.name {other})" for other in others)
+            entry = config.method.entry
+            return f"{name} belongs to {owners}; {entry.title} has {', '.join(own_names(entry.settings)) or 'none'}"
     elif section in METHODS and METHODS[section].wraps and section not in [part.name for part in config.wrappers]:
         return (
             f"{name} belongs to {section}, which is not around this method; say --wrappers {section}, or leave it out"

@@ -9,10 +9,10 @@ from torch import nn
 __all__ = ["mlp"]
 
 
-def mlp(*widths: int, norm: bool = False, last_norm: bool = False) -> nn.Sequential:
+def mlp(*widths: int, norm: bool = False, last_norm: bool = False, last_bias: bool = True) -> nn.Sequential:
     """Linear layers with ReLU between; `norm` puts BatchNorm before each ReLU, `last_norm` one without affine last.
 
-    A Linear followed by BatchNorm has no bias: the normalisation would remove it.
+    A Linear followed by BatchNorm has no bias: the normalisation would remove it. `last_bias` is of the last layer.
 
     >>> mlp(8, 8, 2)                              # MoCo v2's projector
     Sequential(
@@ -24,7 +24,7 @@ def mlp(*widths: int, norm: bool = False, last_norm: bool = False) -> nn.Sequent
     layers: list[nn.Module] = []
     for width, wider in pairwise(widths[:-1]):
         layers += [nn.Linear(width, wider, bias=not norm), *[nn.BatchNorm1d(wider)] * norm, nn.ReLU(inplace=True)]
-    layers.append(nn.Linear(widths[-2], widths[-1], bias=not last_norm))
+    layers.append(nn.Linear(widths[-2], widths[-1], bias=last_bias and not last_norm))
     if last_norm:
         layers.append(nn.BatchNorm1d(widths[-1], affine=False))
     return nn.Sequential(*layers)

@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 
-def build_method(config: Config, *, steps: int = 1) -> Any:
+def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Any:
     """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
 
-    `steps` are those of the whole training; one that is not trained needs none.
+    `steps` are those of the whole training, `images` what it is trained on; one that is not trained needs neither.
     """
     check_together(config)
     torch.manual_seed(config.run.seed)
@@ -46,7 +46,8 @@ def build_method(config: Config, *, steps: int = 1) -> Any:
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
     check_size(encoder, config.data.size)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
-    context = Context(steps, batch=config.data.batch, size=config.data.size, weights=config.encoder.weights)
+    data = config.data
+    context = Context(steps, data.batch, data.size, weights=config.encoder.weights, images=images or data.images)
     built: Any = encoder
     for part in config.parts:
         built = part.entry.function(part.entry.build)(built, part.settings, context)
@@ -137,9 +138,9 @@ def build_views(config: Config) -> Views:
     """What makes views of stored images, compiled where that pays."""
     entry, data = config.method.entry, config.data
     name = data.views or entry.views
-    if name not in views.VIEWS:
-        return entry.function(name)(data)
-    augment = views.VIEWS[name](data)
+    augment: Views = views.VIEWS[name](data) if name in views.VIEWS else entry.function(name)(data)
+    if not isinstance(augment, views.Augment):
+        return augment
     recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)
     return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
 

@@ -18,6 +18,8 @@ SMALL = {
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
     "method.queue": 16,
+    "method.dim": 32,
+    "method.hidden": 64,
     "pairs.bank": 16,
     "pairs.decoder.name": "tiny",
     "pairs.decoder.epochs": 1,

@@ -42,7 +42,8 @@ FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
 def combinations() -> dict[str, tuple[str, ...]]:
     """Curve → method and wrappers: every method alone, some with pairs around it, other wrappers around MoCo v2."""
     methods, wrappers = METHODS.named(wraps=False), METHODS.named(wraps=True)
-    together = [(method, *around) for method in methods for around in ((), ("pairs",)) if not around or method in PAIRED]
+    together: list[tuple[str, ...]] = [(method,) for method in methods]
+    together += [(method, "pairs") for method in PAIRED]
     together += [("moco", wrapper) for wrapper in wrappers if wrapper != "pairs"]
     return {"-".join(FILES.get(name, name) for name in names): names for names in together}
 

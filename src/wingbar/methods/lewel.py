@@ -220,7 +220,7 @@ class Contrast(nn.Module):
 # --- the method ------------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class LEWELCarry(NamedTuple):
     """What after_step needs."""
 
     momentum: float
@@ -263,7 +263,7 @@ class LEWEL(nn.Module):
         terms = [self.objective(students[one], targets[other]) for one, other in ways]
         whole, aligned = (torch.stack(term).sum() for term in zip(*terms, strict=True))
         losses = {"base": self.share * whole, "aligned": (1 - self.share) * aligned}
-        kept = Kept(self.momentum(batch.progress), self.objective.keep(targets[1], batch.seed))
+        kept = LEWELCarry(self.momentum(batch.progress), self.objective.keep(targets[1], batch.seed))
         facts = {
             "chance/base": self.share * self.objective.chance,
             "chance/aligned": (1 - self.share) * self.objective.chance,
@@ -272,7 +272,7 @@ class LEWEL(nn.Module):
         }
         return Output(losses, carry=kept, facts=facts)
 
-    def after_step(self, carries: Sequence[Kept]) -> None:
+    def after_step(self, carries: Sequence[LEWELCarry]) -> None:
         """The teacher follows once, with this step's momentum; every accumulated batch of keys is remembered."""
         self.teacher_encoder.update(self.encoder, momentum=carries[0].momentum)
         self.teacher_heads.update(self.heads, momentum=carries[0].momentum)

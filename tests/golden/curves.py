@@ -21,7 +21,7 @@ from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_stages
 
 FOLDER = Path(__file__).parent
-STEPS, FEW = 20, 8  # of the curves that were drawn first, and of others: all of them have seconds
+STEPS, FEW = 20, 5  # of the curves that were drawn first, and of others: all of them have seconds
 FIRST = ("moco", "simsiam")
 PAIRED = (*FIRST, "byol", "simclr")  # bases that the paper's method is shown on
 SETTINGS = {

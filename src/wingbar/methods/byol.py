@@ -123,7 +123,11 @@ class BYOL(nn.Module):
         targets = self.teach(one), self.teach(two)
         loss = self._distance(first, targets[1]) + self._distance(second, targets[0])
         momentum = self.momentum(batch.progress)
-        facts = {"chance/base": self.chance, "momentum": momentum, **geometry(feature, first, targets[1])}
+        facts: dict[str, Tensor | float] = {
+            "chance/base": self.chance,
+            "momentum": momentum,
+            **geometry(feature, first, targets[1]),
+        }
         return Output({"base": loss}, carry=momentum, facts=facts)
 
     def after_step(self, carries: Sequence[float]) -> None:

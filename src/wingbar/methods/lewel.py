@@ -128,7 +128,7 @@ def grouped_pooling(
     pixels: Float[Tensor, "batch dim n"], maps: Float[Tensor, "batch k n"], *, groups: int
 ) -> Float[Tensor, "batch parts dim"]:
     """k / groups vectors of each image: in the i-th, channels of group j are averaged by the i-th map of group j."""
-    channels, weights = (rows.unflatten(1, (groups, -1)) for rows in (pixels, maps))
+    channels, weights = (rows.reshape(len(rows), groups, -1, rows.shape[2]) for rows in (pixels, maps))
     return torch.einsum("bgcn,bgin->bigc", channels, weights).flatten(2)
 
 
@@ -252,7 +252,7 @@ class LEWEL(nn.Module):
 
     def teach(self, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
         """The teacher's embeddings of whole images, without a graph."""
-        return self.teacher_heads.module.projector(self.teacher_encoder(view).vector)
+        return self.teacher_heads(self.teacher_encoder(view)).whole
 
     def forward(self, batch: Batch) -> Output:
         """Losses: `base` of whole images, `aligned` of what the maps look at; both weighted."""
@@ -264,7 +264,7 @@ class LEWEL(nn.Module):
         whole, aligned = (torch.stack(term).sum() for term in zip(*terms, strict=True))
         losses = {"base": self.share * whole, "aligned": (1 - self.share) * aligned}
         kept = LEWELCarry(self.momentum(batch.progress), self.objective.keep(targets[1], batch.seed))
-        facts = {
+        facts: dict[str, Tensor | float] = {
             "chance/base": self.share * self.objective.chance,
             "chance/aligned": (1 - self.share) * self.objective.chance,
             "momentum": kept.momentum,

@@ -99,7 +99,7 @@ class SimCLR(nn.Module):
         feature = self.encoder(torch.cat(batch.views[:2])).vector
         first, second = self.project(feature).chunk(2)
         chance = blind_loss(self.loss, len(first))
-        facts = {"chance/base": chance, **geometry(feature[: len(first)], first, second)}
+        facts: dict[str, Tensor | float] = {"chance/base": chance, **geometry(feature[: len(first)], first, second)}
         return Output({"base": self.loss(first, second)}, facts=facts)
 
     def after_step(self, carries: Sequence[Any]) -> None:

@@ -123,7 +123,10 @@ def test_another_method_has_its_own_settings_at_their_defaults():
 @pytest.mark.parametrize(
     "settings, sentence",
     [
-        ({"method.hidden": 3}, r"method\.hidden belongs to .*SimSiam \(--method\.name simsiam\).*; MoCo v2 has dim"),
+        (
+            {"method.hidden": 3},
+            r"method\.hidden belongs to .*SimSiam \(--method\.name simsiam\).*; MoCo v2 has dim, queue",
+        ),
         ({"wrappers": (), "pairs.nu": 1.0}, r"pairs\.nu belongs to pairs, which is not around this method"),
         ({"synth.nu": 1.0}, r"synth\.nu is called pairs\.nu now"),
         ({"readings.enqueue": "before"}, r"readings\.enqueue is called method\.enqueue now"),

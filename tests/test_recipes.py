@@ -21,6 +21,8 @@ SMALL = {
     "data.local_size": 48,
     "method.queue": 16,
     "method.prototypes": 32,
+    "method.dim": 32,
+    "method.hidden": 64,
     "pairs.bank": 16,
     "pairs.decoder.name": "tiny",
     "pairs.decoder.epochs": 1,

@@ -156,3 +156,25 @@ def test_so_much_is_kept_of_what_a_teacher_was(steps: int):
     for _ in range(steps):
         teacher.update(zero)
     assert teacher.module.weight.item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("buffers", ["average", "copy"])
+def test_buffers_follow_as_asked_and_counts_are_copied(buffers: str):
+    net, momentum, k = student().double(), 0.8, 3
+    teacher = Average(net, momentum=momentum, buffers=buffers)
+    expected = net[1].running_var.clone()
+    for step in range(k):
+        net(torch.randn(8, 3, generator=torch.Generator().manual_seed(step)).double())
+        teacher.update(net)
+        share = momentum if buffers == "average" else 0
+        expected = share * expected + (1 - share) * net[1].running_var
+    assert_close(teacher.module[1].running_var, expected, rtol=1e-12, atol=1e-12)
+    assert teacher.module[1].num_batches_tracked == net[1].num_batches_tracked == k
+
+
+def test_a_teacher_that_evaluates_stays_in_that_mode_and_others_do_not():
+    for evaluates in (True, False):
+        teacher = Average(student(), momentum=0.5, evaluates=evaluates)
+        assert teacher.module[1].training is not evaluates
+        assert teacher.train().module[1].training is not evaluates
+        assert not teacher.eval().module[1].training

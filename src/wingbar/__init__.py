@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from wingbar.evaluate.options import Evaluate as Evaluate
     from wingbar.evaluate.sitting import examine as examine
     from wingbar.methods import METHODS as METHODS
+    from wingbar.methods.byol import BYOL as BYOL
     from wingbar.methods.criteria import GradCam as GradCam
     from wingbar.methods.criteria import LowVariance as LowVariance
     from wingbar.methods.criteria import Uniform as Uniform
+    from wingbar.methods.diet import DIET as DIET
+    from wingbar.methods.lewel import LEWEL as LEWEL
     from wingbar.methods.moco import MoCo as MoCo
     from wingbar.methods.rebuild import Rebuild as Rebuild
+    from wingbar.methods.simclr import SimCLR as SimCLR
     from wingbar.methods.simsiam import SimSiam as SimSiam
     from wingbar.methods.synth import SynthPairs as SynthPairs
     from wingbar.models.decoder import LightDecoder as LightDecoder

@@ -1,4 +1,4 @@
-"""Loss curves of 20 steps, to compare before and after a refactoring. `make golden` writes them anew.
+"""Loss curves of a few steps, to compare before and after a refactoring. `make golden` writes them anew.
 
 In float64, at a low rate and on views made of whole pixels: training amplifies a last bit tenfold and more a step, so
 that in float32 another processor's curve would be another one after five steps.
@@ -21,7 +21,9 @@ from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_stages
 
 FOLDER = Path(__file__).parent
-STEPS = 20
+STEPS, FEW = 20, 5  # of the curves that were drawn first, and of others: all of them have seconds
+FIRST = ("moco", "simsiam")
+PAIRED = (*FIRST, "byol", "simclr")  # bases that the paper's method is shown on
 SETTINGS = {
     "data.size": 32,
     "data.stored": 40,
@@ -38,9 +40,10 @@ FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
 
 
 def combinations() -> dict[str, tuple[str, ...]]:
-    """Curve → method and wrappers: every method alone, with pairs around it, and every other wrapper around MoCo v2."""
+    """Curve → method and wrappers: every method alone, some with pairs around it, other wrappers around MoCo v2."""
     methods, wrappers = METHODS.named(wraps=False), METHODS.named(wraps=True)
-    together = [names for method in methods for names in ((method,), (method, "pairs"))]
+    together: list[tuple[str, ...]] = [(method,) for method in methods]
+    together += [(method, "pairs") for method in PAIRED]
     together += [("moco", wrapper) for wrapper in wrappers if wrapper != "pairs"]
     return {"-".join(FILES.get(name, name) for name in names): names for names in together}
 
@@ -76,7 +79,8 @@ def curve(name: str) -> list[dict[str, float]]:
     batches = replace(stage.batches, views=shifted, plain=lambda images, aspect: exact(images[:, :, 4:36, 4:36]))
     lines: list[dict[str, float]] = []
     note = lambda step, outputs: lines.append({key: float(loss.detach()) for key, loss in outputs[0].losses.items()})  # noqa: E731
-    train(stage.method, batches, stage.optimizers, stage.schedule, start=0, stop=STEPS, after=[note])
+    steps = STEPS if method in FIRST else FEW
+    train(stage.method, batches, stage.optimizers, stage.schedule, start=0, stop=steps, after=[note])
     return lines
 
 

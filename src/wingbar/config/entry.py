@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from wingbar.config.sections import Optim
 if TYPE_CHECKING:
     from wingbar.config.settings import Config
 
-__all__ = ["TINY", "Context", "Entry", "fixed"]
+__all__ = ["TINY", "Context", "Entry", "fixed", "several_at_once"]
 
 TINY = 1e-30  # as a limit: above 0
 Number = int | float
@@ -28,6 +28,7 @@ class Context(NamedTuple):
     weights: str = "random"  # where the encoder starts
     epochs: int = 1  # of the whole training
     view_sizes: tuple[int, ...] = ()  # sides of its views, where they are ours
+    images: int = 1  # that are trained on
 
 
 def fixed(passes: Number) -> Callable[[Any], Number]:
@@ -40,6 +41,16 @@ def fixed(passes: Number) -> Callable[[Any], Number]:
 
 
 _nothing = fixed(0)
+
+
+def several_at_once(title: str, config: Config) -> Iterator[str]:
+    """The sentence of a method that looks at several images together, where a pass would see one alone."""
+    if config.data.batch // config.run.accumulate < 2:
+        yield f"{title} normalises over the batch and needs two images or more at once; raise data.batch"
+
+
+def _no_variant(settings: Any) -> str:
+    return ""
 
 
 def _no_problems(settings: Any, config: Config) -> Iterable[str]:
@@ -55,6 +66,7 @@ class Entry:
     """
 
     title: str  # in tables and figures
+    variant: Callable[[Any], str] = _no_variant  # what stands behind the title for some settings
     settings: type  # a frozen dataclass whose texts are the help: --method.… or, of a wrapper, --<its name>.…
     passes: Callable[[Any], Number]  # of the encoder, per image and step, a backward counting two; a wrapper: it adds
     optim: Optim = Optim()  # noqa: RUF009  frozen; what its authors chose

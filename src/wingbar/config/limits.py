@@ -58,7 +58,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     data, parts, optim = config.data, config.run.accumulate, config.optimised
     if data.batch % parts:
         yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
-    if data.views == "asymmetric" and data.view_count != 2:
+    if (data.views or config.method.entry.views) == "asymmetric" and data.view_count != 2:
         yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
     if data.root == "lookalike" and (data.options or data.download):
         yield "data.options and data.download are for data sets read from files; lookalike has neither"

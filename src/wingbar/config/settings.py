@@ -63,7 +63,7 @@ class Config:
         >>> Config().title
         'MoCo v2 + pairs'
         """
-        return " + ".join(part.entry.title for part in self.parts)
+        return " + ".join(part.title for part in self.parts)
 
     def settings_of(self, name: str) -> Any:
         """A wrapper's own settings; None if it is not there."""

@@ -92,6 +92,11 @@ class Part:
         """What is known of it."""
         return METHODS[self.name]
 
+    @property
+    def title(self) -> str:
+        """In tables and figures, with what its settings make of it."""
+        return self.entry.title + self.entry.variant(self.settings)
+
 
 def chosen(name: str, *, wraps: bool = False) -> Part:
     """A method or a wrapper with its defaults.

@@ -67,7 +67,7 @@ class ReadingSettings:
     normalise: bool = True
     """A25: embeddings scaled to unit length."""
     pair_loss: Literal["nt_xent", "native"] = "nt_xent"
-    """A27: SimCLR's loss, or SimSiam's own through its predictor."""
+    """A27: SimCLR's loss, or the base's own through its predictor (SimSiam, BYOL)."""
     decoder_init_bn: Literal["evaluation", "batch"] = "evaluation"
     """A29: the encoder's BatchNorm while the decoder is initialised."""
     symmetric: bool = True
@@ -112,7 +112,8 @@ def _problems(settings: PairSettings, config: Config) -> Iterator[str]:
         too_large = f"a bank of {settings.bank} rows cannot hold a batch of {config.data.batch}"
         yield f"{too_large}; raise pairs.bank or lower data.batch"
     if readings.pair_loss == "native" and "comparison" not in base.offers:
-        yield f"pairs.readings.pair_loss native is SimSiam's own loss, {base.title} has none; use simsiam, or nt_xent"
+        own = "pairs.readings.pair_loss native is a base's own comparison of two embeddings"
+        yield f"{own}, {base.title} has none; use simsiam or byol, or nt_xent"
     if readings.second == "teacher" and "teacher" not in base.offers:
         yield f"pairs.readings.second teacher needs a base method with a teacher; {base.title} has none"
     if readings.pair_loss == "native" and settings.centred:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["cosine", "keeping", "linear", "rising"]
+__all__ = ["constant", "cosine", "keeping", "linear", "rising"]
 
 
 def cosine(done: float, whole: float) -> float:
@@ -32,6 +32,11 @@ def rising(first: float, progress: float) -> float:
     [0.996, 0.998, 1.0]
     """
     return 1 - (1 - first) * cosine(progress, 1)
+
+
+def constant(value: float, progress: float) -> float:
+    """The same from first to last."""
+    return value
 
 
 def keeping(share: float, steps: int) -> float:

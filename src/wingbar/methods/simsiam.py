@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from wingbar.config.entry import Context, Entry, fixed
+from wingbar.config.entry import Context, Entry, fixed, several_at_once
 from wingbar.config.sections import Optim
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class SimSiamSettings:
 
 
 def _problems(settings: SimSiamSettings, config: Config) -> Iterator[str]:
-    if config.data.batch // config.run.accumulate < 2:
-        yield "SimSiam normalises over the batch and needs two images or more at once; raise data.batch"
+    yield from several_at_once("SimSiam", config)
 
 
 ENTRY = Entry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,13 +15,27 @@ from wingbar.errors import UserError
 __all__ = ["Average", "Ring"]
 
 
-class Average(nn.Module):
-    """The teacher: a copy of `student` whose parameters follow it slowly; buffers are its own, as in MoCo."""
+Buffers = Literal["none", "average", "copy"]
 
-    def __init__(self, student: nn.Module, *, momentum: float) -> None:
+
+class Average(nn.Module):
+    """The teacher: a copy of `student` whose parameters follow it slowly.
+
+    `buffers`, BatchNorm's running statistics, are its own ("none", as in MoCo), follow like the parameters ("average"),
+    or are the student's ("copy"). One that `evaluates` normalises with them, not with its batch: EMAN.
+    """
+
+    def __init__(
+        self, student: nn.Module, *, momentum: float, buffers: Buffers = "none", evaluates: bool = False
+    ) -> None:
         super().__init__()
         self.module = copy.deepcopy(student).requires_grad_(False)
-        self.momentum = momentum
+        self.momentum, self.buffers_follow, self.evaluates = momentum, buffers, evaluates
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Average:
+        """As usual, but one that evaluates always does."""
+        return super().train(mode and not self.evaluates)
 
     def forward(self, *inputs: Any) -> Any:
         """The copy's output, without a graph."""
@@ -32,8 +46,15 @@ class Average(nn.Module):
     def update(self, student: nn.Module, *, momentum: float | None = None) -> None:
         """teacher ← m · teacher + (1 − m) · student, after the optimiser's step; m is of this step, if it is given."""
         m = self.momentum if momentum is None else momentum
+        slowly: list[tuple[Tensor, Tensor]] = list(zip(self.module.parameters(), student.parameters(), strict=True))
+        if self.buffers_follow != "none":
+            for own, other in zip(self.module.buffers(), student.buffers(), strict=True):
+                if self.buffers_follow == "average" and own.is_floating_point():
+                    slowly.append((own, other))
+                else:  # counts, too, of which there is no average
+                    own.copy_(other)
         follow = get_ema_multi_avg_fn(m)  # type: ignore[no-untyped-call]
-        follow(list(self.module.parameters()), list(student.parameters()), torch.tensor(0))
+        follow(*map(list, zip(*slowly, strict=True)), torch.tensor(0))
 
 
 class Ring(nn.Module):

@@ -186,8 +186,10 @@ class SynthPairs(nn.Module):
         return loss, facts
 
     def _pair_chance(self, batch: int) -> float:
-        native = isinstance(getattr(self.readings.pair_loss, "__self__", None), nn.Module)
-        return 0.0 if native else blind_loss(self.readings.pair_loss, batch)  # a base's own loss compares by cosine
+        owner = getattr(self.readings.pair_loss, "__self__", None)
+        if isinstance(owner, nn.Module):  # a base's own loss compares by cosine, and may know what 0 amounts to
+            return float(getattr(owner, "chance", 0.0))
+        return blind_loss(self.readings.pair_loss, batch)
 
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)

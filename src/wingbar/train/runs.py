@@ -91,10 +91,11 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
     with waiting("finding images"):
         source = store or find_source(config)
-        check_batch(config.data.batch, parts=config.run.accumulate, images=count(source))
+        images = count(source)
+        check_batch(config.data.batch, parts=config.run.accumulate, images=images)
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
-        method = build_method(config, steps=config.run.epochs * (count(source) // config.data.batch))
+        method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     tested = None if test is None else open_source(config, test, quiet=quiet)

@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 
-def build_method(config: Config, *, steps: int = 1) -> Method:
+def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.
 
-    `steps` are those of the whole training; one that is not trained needs none.
+    `steps` are those of the whole training, `images` what it is trained on; one that is not trained needs neither.
     """
     check_together(config)
     torch.manual_seed(config.run.seed)
@@ -49,13 +49,15 @@ def build_method(config: Config, *, steps: int = 1) -> Method:
     if config.encoder.last is not None:
         encoder.train_last(config.encoder.last)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
+    data = config.data
     context = Context(
         steps,
-        batch=config.data.batch,
-        size=config.data.size,
+        batch=data.batch,
+        size=data.size,
         weights=config.encoder.weights,
         epochs=config.run.epochs,
         view_sizes=view_sizes(config),
+        images=images or data.images,
     )
     built: Any = encoder
     for part in config.parts:
@@ -147,9 +149,9 @@ def build_views(config: Config) -> Views:
     """What makes views of stored images, compiled where that pays."""
     entry, data = config.method.entry, config.data
     name = data.views or entry.views
-    if name not in views.VIEWS:
-        return entry.function(name)(data)
-    augment = views.VIEWS[name](data)
+    augment: Views = views.VIEWS[name](data) if name in views.VIEWS else entry.function(name)(data)
+    if not isinstance(augment, views.Augment):
+        return augment
     recipes = tuple(recipe.weaker(colour=data.colour, blur=data.blur) for recipe in augment.recipes)
     return replace(augment, recipes=recipes, apply=on_gpu_compiled(config, augment.apply))
 

@@ -89,4 +89,34 @@ def dino_small() -> Config:
     return changed(dino(), {**fewer, **warmer})
 
 
-RECIPES = (moco, simsiam, dino, dino_small, moco_frozen_bn, moco_tuned, moco_steady)
+def simclr() -> Config:
+    """SimCLR alone: its own head, temperature, LARS and strong colour jitter, at the paper's budget and batch.
+
+    cost: not measured yet; 6 encoder passes against MoCo's 4.
+    fidelity: exact, but for a learnt scale in front of unit length and views that show a fifth of an image or more.
+    expect: not measured yet; the paper has no such row.
+    """
+    return changed(Config(), {"method.name": "simclr", "wrappers": ()})
+
+
+def byol() -> Config:
+    """BYOL alone: predictor, teacher whose momentum rises to 1, LARS, asymmetric views.
+
+    cost: not measured yet; 8 encoder passes against MoCo's 4.
+    fidelity: exact formulae; rate and batch are the paper's budget for small data.
+    expect: not measured yet; the paper has no such row.
+    """
+    return changed(Config(), {"method.name": "byol", "wrappers": ()})
+
+
+def diet() -> Config:
+    """DIET alone: a linear layer says which training image a view is of; the simplest baseline there is.
+
+    cost: not measured yet; 3 encoder passes against MoCo's 4, and a layer with a row per image.
+    fidelity: exact loss and optimiser; one view by MoCo v2's recipe.
+    expect: not measured yet; the paper has no such row.
+    """
+    return changed(Config(), {"method.name": "diet", "wrappers": ()})
+
+
+RECIPES = (moco, simsiam, simclr, byol, dino, dino_small, diet, moco_frozen_bn, moco_tuned, moco_steady)

@@ -21,6 +21,7 @@ __all__ = [
     "ParamGroup",
     "Preparation",
     "Probe",
+    "Seen",
     "Views",
 ]
 
@@ -42,6 +43,7 @@ class Batch:
     seed: int = 0
     step: int = 0  # where training stands: momentum, temperature and weights may follow it
     steps: int = 1
+    saliency: tuple[Float[Tensor, "batch _ _"], ...] = ()  # where the foreground is in each view, from views that know
 
     @property
     def progress(self) -> float:
@@ -140,12 +142,20 @@ class Decoder(Protocol):
         """The rebuilt images."""
 
 
+class Seen(NamedTuple):
+    """Views, from a maker that knows where their foreground is."""
+
+    views: tuple[Float[Tensor, "batch 3 _ _"], ...]
+    saliency: tuple[Float[Tensor, "batch _ _"], ...]  # 0 to 1, a map per view, of any side
+
+
 @runtime_checkable
 class Views(Protocol):
     """Random augmentation of whole batches: stored bytes to normalised views.
 
     One that is an `nn.Module` has its state moved, saved and resumed with the method's; one that has `after_step(step,
-    method)` is told after every step, and may look at the method to change that state.
+    method)` is told after every step, and may look at the method to change that state. What that returns, facts by
+    name, goes into the record.
     """
 
     def __call__(
@@ -154,5 +164,5 @@ class Views(Protocol):
         aspect: Float[Tensor, " batch"],
         index: Int[Tensor, " batch"],
         generator: Generator,
-    ) -> tuple[Float[Tensor, "batch 3 _ _"], ...]:
+    ) -> tuple[Float[Tensor, "batch 3 _ _"], ...] | Seen:
         """Views of each image; `aspect` is the original's width / height, `index` its row in the data set."""

@@ -19,6 +19,7 @@ from wingbar.reproduce.cells import NOT_IN_KEY
 from wingbar.reproduce.numerics import NUMERICS
 from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_stages
+from wingbar.types import Seen
 
 FOLDER = Path(__file__).parent
 STEPS = 20
@@ -37,8 +38,11 @@ FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
 
 
 def combinations() -> dict[str, tuple[str, ...]]:
-    """Curve → method and wrappers: every method alone, with pairs around it, and every other wrapper around MoCo v2."""
-    methods, wrappers = METHODS.named(wraps=False), METHODS.named(wraps=True)
+    """Curve → method and wrappers: every method alone, with pairs around it, and every other wrapper around MoCo v2.
+
+    Not those that change views alone: here all have the same.
+    """
+    methods, wrappers = METHODS.named(wraps=False), [name for name in METHODS.named(wraps=True) if METHODS[name].build]
     together = [names for method in methods for names in ((method,), (method, "pairs"))]
     together += [("moco", wrapper) for wrapper in wrappers if wrapper != "pairs"]
     return {"-".join(FILES.get(name, name) for name in names): names for names in together}
@@ -51,13 +55,14 @@ def images() -> Store:
     return Store(smooth.clamp(0, 255).to(torch.uint8), torch.ones(32))
 
 
-def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-    """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ."""
+def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> Seen:
+    """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ. Red is foreground."""
     corners = torch.randint(0, 9, (2, len(images), 2), generator=generator).tolist()
-    return tuple(
+    views = tuple(
         exact(torch.stack([image[:, y : y + 32, x : x + 32] for image, (y, x) in zip(images, view, strict=True)]))
         for view in corners
     )
+    return Seen(views, tuple((view[:, 0] + 2) / 4 for view in views))
 
 
 def exact(images: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
 def _random_batch(config: Config, device: torch.device) -> Batch:
     shape = config.data.batch, 3, config.data.size, config.data.size
     image, *views = (torch.randn(shape, device=device) for _ in range(3))
-    return Batch(image, tuple(views), torch.arange(len(image), device=device))
+    saliency = tuple(torch.rand(config.data.batch, 64, 64, device=device) for _ in views)
+    return Batch(image, tuple(views), torch.arange(len(image), device=device), saliency=saliency)
 
 
 @contextmanager

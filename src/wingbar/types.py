@@ -146,7 +146,12 @@ class Seen(NamedTuple):
     """Views, from a maker that knows where their foreground is."""
 
     views: tuple[Float[Tensor, "batch 3 _ _"], ...]
-    saliency: tuple[Float[Tensor, "batch _ _"], ...]  # 0 to 1, a map per view, of any side
+    saliency: tuple[Float[Tensor, "batch _ _"], ...] = ()  # 0 to 1, a map per view, of any side
+
+    @staticmethod
+    def of(made: tuple[Tensor, ...] | Seen) -> Seen:
+        """What any maker of views returned."""
+        return made if isinstance(made, Seen) else Seen(made)
 
 
 @runtime_checkable

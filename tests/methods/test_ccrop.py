@@ -118,13 +118,13 @@ def test_draws_are_of_the_beta_distribution(a):
 
 def test_two_views_lie_further_apart_the_smaller_a_is():
     """The mean difference of two draws of Beta(a, a) is 2/a · B(2a, 2a) / B(a, a)², a third of the way at a = 1."""
-    places, aspect, apart = torch.tensor([[0.4, 0.4, 0.2, 0.2]]).expand(20000, 4), torch.ones(20000), []
+    places, aspect, apart = torch.tensor([[0.4, 0.4, 0.2, 0.2]]).expand(8000, 4), torch.ones(8000), []
     for a in (0.2, 0.6, 1.0):
         pair = [geometry.boxes_around(places, aspect, seeded(seed), scale=(0.2, 0.2), a=a) for seed in (0, 1)]
         first, second = (boxes[:, :2] + boxes[:, 2:] / 2 for boxes in pair)
         assert first.min() > 0.4 - 1e-6 and first.max() < 0.6 + 1e-6
         apart.append((first - second).abs().mean().item() / 0.2)
-        assert apart[-1] == pytest.approx(2 / a * beta_function(2 * a, 2 * a) / beta_function(a, a) ** 2, rel=0.03)
+        assert apart[-1] == pytest.approx(2 / a * beta_function(2 * a, 2 * a) / beta_function(a, a) ** 2, rel=0.05)
     assert apart == sorted(apart, reverse=True)
 
 

@@ -152,9 +152,8 @@ def test_it_adds_its_term_to_any_base_and_leaves_running_statistics_to_it():
 
 @pytest.mark.parametrize("recipe", ["contrastive-crop", "dilo", "cvsa-like"])
 def test_a_transformer_learns_from_these_views_too(recipe):
-    settings = config(
-        recipe, **{"encoder.name": "timm/test_vit", "data.size": 160, "data.batch": 4, "data.views": "asymmetric"}
-    )
+    transformer = {"encoder.name": "timm/test_vit", "data.size": 160, "data.batch": 4}
+    settings = config(recipe, **transformer, **{"data.views": "asymmetric"})
     method = build_method(settings)
     (stage,) = build_stages(settings, method, pictures(4), torch.device("cpu"))
     losses = []

@@ -88,8 +88,7 @@ class Batches:
     def _part(self, rows: Tensor, step: int, part: int) -> Batch:
         index, images, aspect = self._pixels(rows)
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
-        made = self.views(images, aspect, index, generator)
-        seen = made if isinstance(made, Seen) else Seen(made, ())
+        seen = Seen.of(self.views(images, aspect, index, generator))
         return Batch(
             image=self.plain(images, aspect),
             views=seen.views,

@@ -100,7 +100,7 @@ def threshold(maps: Maps) -> Float[np.ndarray, "n 1 1"]:
 def _mean_of_nine(maps: Maps) -> Maps:
     """The mean of a pixel and its eight neighbours, the outermost ones repeated outside."""
     padded, side = np.pad(maps, ((0, 0), (1, 1), (1, 1)), mode="edge"), maps.shape[-1]
-    return sum(padded[:, y : y + side, x : x + side] for y in range(3) for x in range(3)) / 9
+    return np.mean([padded[:, y : y + side, x : x + side] for y in range(3) for x in range(3)], axis=0)
 
 
 def _smoothed(maps: Maps, *, sigma: float) -> Maps:

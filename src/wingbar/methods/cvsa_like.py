@@ -111,7 +111,7 @@ class SwappedForegrounds:
 
 def share_of(saliency: Float[Tensor, "batch side side"], seen: Map) -> Share:
     """Saliency as a distribution over a feature map's places; nothing anywhere where a view has no foreground."""
-    pooled = adaptive_avg_pool2d(saliency[:, None], seen.shape[2:])[:, 0]
+    pooled = adaptive_avg_pool2d(saliency[:, None], (seen.shape[2], seen.shape[3]))[:, 0]
     total = pooled.sum(dim=(1, 2), keepdim=True)
     return pooled / total.clamp(min=torch.finfo(pooled.dtype).tiny) * (total > 0)
 

@@ -37,7 +37,7 @@ LAYERS = (
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 ALONE = {
-    "data": {"types", "errors", "files", "terminal", "data", "config.sections"},
+    "data": {"types", "errors", "files", "tensors", "terminal", "data", "config.sections"},
     "methods.losses": {"types"},
     "methods.perturb": set(),
     "models.heads": set(),

@@ -26,6 +26,7 @@ __all__ = [
     "ParamGroup",
     "Preparation",
     "Probe",
+    "Seen",
     "Targeted",
     "Views",
 ]
@@ -48,6 +49,7 @@ class Batch:
     seed: int = 0
     step: int = 0  # where training stands: momentum, temperature and weights may follow it
     steps: int = 1
+    saliency: tuple[Float[Tensor, "batch _ _"], ...] = ()  # where the foreground is in each view, from views that know
 
     @property
     def progress(self) -> float:
@@ -221,12 +223,25 @@ class Decoder(Protocol):
         """The rebuilt images."""
 
 
+class Seen(NamedTuple):
+    """Views, from a maker that knows where their foreground is."""
+
+    views: tuple[Float[Tensor, "batch 3 _ _"], ...]
+    saliency: tuple[Float[Tensor, "batch _ _"], ...] = ()  # 0 to 1, a map per view, of any side
+
+    @staticmethod
+    def of(made: tuple[Tensor, ...] | Seen) -> Seen:
+        """What any maker of views returned."""
+        return made if isinstance(made, Seen) else Seen(made)
+
+
 @runtime_checkable
 class Views(Protocol):
     """Random augmentation of whole batches: stored bytes to normalised views.
 
     One that is an `nn.Module` has its state moved, saved and resumed with the method's; one that has `after_step(step,
-    method)` is told after every step, and may look at the method to change that state.
+    method)` is told after every step, and may look at the method to change that state. What that returns, facts by
+    name, goes into the record.
     """
 
     def __call__(
@@ -235,5 +250,5 @@ class Views(Protocol):
         aspect: Float[Tensor, " batch"],
         index: Int[Tensor, " batch"],
         generator: Generator,
-    ) -> tuple[Float[Tensor, "batch 3 _ _"], ...]:
+    ) -> tuple[Float[Tensor, "batch 3 _ _"], ...] | Seen:
         """Views of each image; `aspect` is the original's width / height, `index` its row in the data set."""

@@ -20,12 +20,12 @@ from wingbar.data import entry as entry_module
 from wingbar.data.cache import Reporter, cached
 from wingbar.data.datasets import load
 from wingbar.data.entry import cache_root, check_images, read_parts
+from wingbar.data.kept import kept
 from wingbar.data.listing import Listing
 from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images
 from wingbar.data.upkeep import clear, entries
 from wingbar.errors import UserError
-from wingbar.evaluate.kept import kept
 
 SIDE = 16
 

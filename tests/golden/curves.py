@@ -19,11 +19,12 @@ from wingbar.reproduce.cells import NOT_IN_KEY
 from wingbar.reproduce.numerics import NUMERICS
 from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_stages
+from wingbar.types import Seen
 
 FOLDER = Path(__file__).parent
 STEPS, FEW = 20, 5  # of the curves that were drawn first, and of others: all of them have seconds
 FIRST = ("moco", "simsiam")
-PAIRED = (*FIRST, "byol", "simclr")  # bases that the paper's method is shown on
+PAIRED = (*FIRST, "byol", "dino", "simclr")  # bases that the paper's method is shown on
 SETTINGS = {
     "data.size": 32,
     "data.stored": 40,
@@ -40,8 +41,11 @@ FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
 
 
 def combinations() -> dict[str, tuple[str, ...]]:
-    """Curve → method and wrappers: every method alone, some with pairs around it, other wrappers around MoCo v2."""
-    methods, wrappers = METHODS.named(wraps=False), METHODS.named(wraps=True)
+    """Curve → method and wrappers: every method alone, some with pairs around it, other wrappers around MoCo v2.
+
+    Not those that change views alone: here all have the same.
+    """
+    methods, wrappers = METHODS.named(wraps=False), [name for name in METHODS.named(wraps=True) if METHODS[name].build]
     together: list[tuple[str, ...]] = [(method,) for method in methods]
     together += [(method, "pairs") for method in PAIRED]
     together += [("moco", wrapper) for wrapper in wrappers if wrapper != "pairs"]
@@ -55,13 +59,14 @@ def images() -> Store:
     return Store(smooth.clamp(0, 255).to(torch.uint8), torch.ones(32))
 
 
-def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-    """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ."""
+def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> Seen:
+    """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ. Red is foreground."""
     corners = torch.randint(0, 9, (2, len(images), 2), generator=generator).tolist()
-    return tuple(
+    views = tuple(
         exact(torch.stack([image[:, y : y + 32, x : x + 32] for image, (y, x) in zip(images, view, strict=True)]))
         for view in corners
     )
+    return Seen(views, tuple((view[:, 0] + 2) / 4 for view in views))
 
 
 def exact(images: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def test_a_base_without_target_is_refused_in_one_sentence(monkeypatch):
     entry = replace(methods.METHODS["moco"], offers=frozenset())
     original = methods._entry
     monkeypatch.setattr(methods, "_entry", lambda name: entry if name == "moco" else original(name))
-    with pytest.raises(UserError, match="no target to compare a feature with; use --featurepairs.loss nt_xent"):
+    with pytest.raises(UserError, match=r"no target to compare a feature with; use --featurepairs\.loss nt_xent"):
         build_method(config)
 
 
@@ -185,5 +185,5 @@ def test_only_the_last_stage_learns_and_early_statistics_rest():
 
 
 def test_more_stages_than_there_are():
-    with pytest.raises(UserError, match="has 5 stages; encoder.last is 5"):
+    with pytest.raises(UserError, match=r"has 5 stages; encoder\.last is 5"):
         built(**{"encoder.last": 5})

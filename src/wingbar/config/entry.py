@@ -62,7 +62,8 @@ class Entry:
     """A method, or a wrapper around one. It stands above the network in its file, and is read without torch.
 
     `build` names a function that stands below it: `build(encoder, settings, context)` makes the method,
-    `build(base, settings, context)` of a wrapper the method around another.
+    `build(base, settings, context)` of a wrapper the method around another. A wrapper may change what is seen, too, or
+    nothing else: `sees(augment, settings, sight)` makes its views (`wingbar.data.batches.Sight`).
     """
 
     title: str  # in tables and figures
@@ -71,8 +72,10 @@ class Entry:
     passes: Callable[[Any], Number]  # of the encoder, per image and step, a backward counting two; a wrapper: it adds
     optim: Optim = Optim()  # noqa: RUF009  frozen; what its authors chose
     views: str = "moco"  # of `wingbar.data.views`, or a function of the method's own file: data settings → Views
-    build: str = "build"
+    build: str = "build"  # "": a wrapper that changes views alone
     wraps: bool = False
+    sees: str = ""  # the function, if any, by which a wrapper changes the method's views
+    saliency: bool = False  # it needs a map of each image's foreground; its setting `saliency` says from where
     looks_at_images: bool = False  # at plain ones, beside their views
     offers: frozenset[str] = frozenset()  # to what is around it: "teacher", "comparison", "target"
     limits: Limits = field(default_factory=dict)  # of its numbers, inclusive
@@ -84,6 +87,10 @@ class Entry:
     before_passes: Callable[[Any], Number] = _nothing  # of that, per image
     before_depends: tuple[str, ...] = ()  # its own settings that decide how that ends
     small: Mapping[str, Any] = field(default_factory=dict)  # its settings for trying it in seconds
+
+    def around(self, inner: Any, settings: Any, context: Context) -> Any:
+        """The method made of an encoder, or the wrapper around a method; the method itself where only views change."""
+        return self.function(self.build)(inner, settings, context) if self.build else inner
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function of the method's own file."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wingbar.config.entry import TINY
-from wingbar.config.sections import FILE_ENDINGS, VIEW_NAMES
+from wingbar.config.sections import FILE_ENDINGS, SALIENCY_NAMES, VIEW_NAMES
 from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
 
@@ -70,8 +70,20 @@ def _contradictions(config: Config) -> Iterator[str]:
     views = dict.fromkeys((*VIEW_NAMES, config.method.entry.views))
     if data.views not in (None, *views):
         yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"
+    yield from _unseeable(config)
     for part in config.parts:
         yield from part.entry.problems(part.settings, config)
+
+
+def _unseeable(config: Config) -> Iterator[str]:
+    """Views that two wrappers would make, maps that are not there."""
+    seeing = [part for part in config.wrappers if part.entry.sees]
+    if len(seeing) > 1:
+        yield f"{' and '.join(part.name for part in seeing)} each make views of their own; leave one out of wrappers"
+    for part in (part for part in config.wrappers if part.entry.saliency):
+        asked, names = part.settings.saliency, " nor ".join(SALIENCY_NAMES)
+        if asked not in SALIENCY_NAMES and not Path(asked).expanduser().is_dir():
+            yield f"{part.name}.saliency {asked!r} is neither {names} nor a folder; give it a folder of maps, or a name"
 
 
 def check_device(name: str) -> None:

@@ -12,6 +12,7 @@ from wingbar.config.words import OUT, WHOLE
 __all__ = ["DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
 
 VIEW_NAMES = ("moco", "asymmetric", "multicrop")  # of `wingbar.data.views.VIEWS`; a method may have its own
+SALIENCY_NAMES = ("mbd", "spectral")  # of `wingbar.data.saliency.SALIENCY`; or a folder of maps
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
 

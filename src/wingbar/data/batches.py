@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from torch import Generator, Tensor
 from wingbar.data.placement import ReadAhead
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.types import Batch, Views
+from wingbar.types import Batch, Seen, Views
 
-__all__ = ["Batches", "check_batch", "fold"]
+__all__ = ["Batches", "Sight", "check_batch", "fold"]
 
 ORDER, VIEWS, NOISE = range(3)  # independent streams of randomness
 AHEAD = 2  # steps whose images are read before they are asked for, where they are read at all
@@ -87,13 +88,15 @@ class Batches:
     def _part(self, rows: Tensor, step: int, part: int) -> Batch:
         index, images, aspect = self._pixels(rows)
         generator = Generator(images.device).manual_seed(fold(self.seed, VIEWS, step, part, self.rank))
+        seen = Seen.of(self.views(images, aspect, index, generator))
         return Batch(
             image=self.plain(images, aspect),
-            views=self.views(images, aspect, index, generator),
+            views=seen.views,
             index=index,
             seed=fold(self.seed, NOISE, step, part, self.rank),
             step=step,
             steps=max(self.steps, 1),
+            saliency=seen.saliency,
         )
 
     def _pixels(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,6 +105,15 @@ class Batches:
         index = rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows  # no waiting
         images = self.store.images[index if isinstance(self.store.images, Tensor) else rows]
         return index, images, self.store.aspect[index]
+
+
+class Sight(NamedTuple):
+    """What a maker of views may know of the images it is for."""
+
+    store: Store  # where batches are made
+    everything: Callable[[], Iterator[Tensor]]  # all images in order, squashed to squares and normalised
+    per_epoch: int  # steps
+    epochs: int
 
 
 @lru_cache(maxsize=4)

@@ -83,6 +83,6 @@ def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:
         when = datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
         table.add_row(key[:12], about.origin, f"{about.images:,}", str(about.side), readable_size(size), when)
     table.add_section()
-    table.add_row("features", "of encoders, by wingbar evaluate", "", "", readable_size(features), "")
+    table.add_row("features", "of encoders; maps of saliency", "", "", readable_size(features), "")
     table.add_row("total", "", "", "", readable_size(features + sum(entry.bytes for entry in kept)), "")
     return table

@@ -1,6 +1,6 @@
 """Where pixels go: random boxes, and separable filters that crop, resize, mirror and blur, each image by its own.
 
-Images are floats in [0, 1]; parameters have one row per image.
+Images are floats in [0, 1], of any number of channels; parameters have one row per image.
 """
 
 from __future__ import annotations
@@ -15,40 +15,116 @@ from torch.nn import functional as F
 __all__ = [
     "Boxes",
     "Range",
+    "beta",
     "blur_radius",
+    "boxes_around",
     "central_boxes",
     "centre_boxes",
+    "corners_around",
     "crop_boxes",
     "draw_sigma",
     "gaussian_blur",
+    "grown",
     "resample",
+    "tight_boxes",
     "whole_boxes",
 ]
 
 Range = tuple[float, float]
-Images = Float[Tensor, "batch 3 height width"]
-View = Float[Tensor, "batch 3 {size} {size}"]
-Squares = Float[Tensor, "batch 3 side side"]
-Other = Float[Tensor, "batch 3 _ _"]  # images of another size
+RATIO = (3 / 4, 4 / 3)  # of the width and height of crops
+Images = Float[Tensor, "batch channels height width"]
+View = Float[Tensor, "batch channels {size} {size}"]
+Squares = Float[Tensor, "batch channels side side"]
+Other = Float[Tensor, "batch channels _ _"]  # images of another size
 Boxes = Float[Tensor, "batch 4"]  # left, top, width, height, in fractions of the image
 Number = Float[Tensor, " batch"]
+Tries = Float[Tensor, "batch tries"]
 Chosen = Bool[Tensor, " batch"]
 Dense = Float[Tensor, "batch 1 out side"]
 Taps = tuple[Int[Tensor, "#batch out taps"], Float[Tensor, "batch #out taps"]]  # rows to mix for each new row; weights
 
 
-def crop_boxes(aspect: Number, generator: Generator, *, scale: Range, ratio: Range = (3 / 4, 4 / 3)) -> Boxes:
+def crop_boxes(aspect: Number, generator: Generator, *, scale: Range, ratio: Range = RATIO) -> Boxes:
     """Random crops, area and log of width / height uniform: the first of ten that fits, else the central one."""
     area, shape, left, top = torch.rand(4, len(aspect), 10, generator=generator, device=generator.device)
+    width, height = _sizes(area, shape, aspect, scale=scale, ratio=ratio)
+    tries = torch.stack([left * (1 - width), top * (1 - height), width, height], dim=-1)
+    return _first_that_fits(tries, aspect, ratio=ratio)
+
+
+def boxes_around(
+    places: Boxes, aspect: Number, generator: Generator, *, scale: Range, a: float, ratio: Range = RATIO
+) -> Boxes:
+    """Random crops as `crop_boxes` sizes them, their centres in the `places`, by Beta(a, a) along each side.
+
+    Below a = 1 the ends are likelier than the middle, so that two crops of an image lie apart (ContrastiveCrop).
+    """
+    area, shape = torch.rand(2, len(aspect), 10, generator=generator, device=generator.device)
+    width, height = _sizes(area, shape, aspect, scale=scale, ratio=ratio)
+    across, down = beta((2, *area.shape), generator, a=a)
+    left = corners_around(places[:, 0], places[:, 2], width, across)
+    top = corners_around(places[:, 1], places[:, 3], height, down)
+    return _first_that_fits(torch.stack([left, top, width, height], dim=-1), aspect, ratio=ratio)
+
+
+def corners_around(
+    start: Number, extent: Number, length: Float[Tensor, "batch tries"], share: Float[Tensor, "batch tries"]
+) -> Float[Tensor, "batch tries"]:
+    """Where crops of this `length` begin whose centre has come so far, 0 to 1, on its way through an interval.
+
+    At 0 the centre is on the interval's first point, at 1 on its last; but no crop leaves the image.
+    """
+    room = (1 - length).clamp(min=0)
+    first, last = ((end[:, None] - length / 2).clamp(min=0).minimum(room) for end in (start, start + extent))
+    return first + (last - first) * share
+
+
+def beta(shape: tuple[int, ...], generator: Generator, *, a: float) -> Float[Tensor, "*_"]:
+    """Draws of Beta(a, a)."""
+    both = torch.full((*shape, 2), a, dtype=torch.float64, device=generator.device)
+    return torch._sample_dirichlet(both, generator=generator)[..., 0].float()
+
+
+def _sizes(area: Tries, shape: Tries, aspect: Number, *, scale: Range, ratio: Range) -> tuple[Tries, Tries]:
+    """Widths and heights of crops, in fractions of the image; from two numbers in 0 to 1 for each."""
     area = scale[0] + (scale[1] - scale[0]) * area
     shape = ratio[0] * (ratio[1] / ratio[0]) ** shape / aspect[:, None]
-    width, height = (area * shape).sqrt(), (area / shape).sqrt()
-    tries = torch.stack([left * (1 - width), top * (1 - height), width, height], dim=-1)
-    # The central box is an eleventh try that always fits, so the first that fits is the answer in every case.
+    return (area * shape).sqrt(), (area / shape).sqrt()
+
+
+def _first_that_fits(tries: Float[Tensor, "batch tries 4"], aspect: Number, *, ratio: Range) -> Boxes:
+    """Of every row the first that is inside the image, else the central box."""
+    # The central box is one more try that always fits, so the first that fits is the answer in every case.
     central = central_boxes((ratio[1] / aspect).clamp(max=1), (aspect / ratio[0]).clamp(max=1))
     boxes = torch.cat([tries, central[:, None]], dim=1)
     first = (boxes[..., 2:] <= 1).all(dim=-1).int().argmax(dim=1)
     return boxes[torch.arange(len(boxes), device=boxes.device), first]
+
+
+def tight_boxes(inside: Bool[Tensor, "batch height width"]) -> Boxes:
+    """The smallest box around all that is `inside`; all of the image where nothing is.
+
+    >>> tight_boxes(torch.tensor([[[0, 0, 0, 0], [0, 1, 1, 0]], [[0, 0, 0, 0], [0, 0, 0, 0]]]).bool()).tolist()
+    [[0.25, 0.5, 0.5, 0.5], [0.0, 0.0, 1.0, 1.0]]
+    """
+    left, width = _span(inside.any(dim=1))
+    top, height = _span(inside.any(dim=2))
+    found = torch.stack([left, top, width, height], dim=1)
+    return torch.where(inside.any(dim=2).any(dim=1)[:, None], found, whole_boxes(left))
+
+
+def _span(inside: Bool[Tensor, "batch side"]) -> tuple[Number, Number]:
+    """Where the first that is inside begins and how long it is to the end of the last, in fractions."""
+    side, marked = inside.shape[1], inside.float()
+    first, behind = marked.argmax(dim=1), side - marked.flip(1).argmax(dim=1)
+    return first / side, (behind - first) / side
+
+
+def grown(boxes: Boxes, *, margin: float) -> Boxes:
+    """Boxes larger by a `margin` of their own size at every side, as far as the image goes."""
+    corner, extent = boxes[:, :2], boxes[:, 2:]
+    first, last = (corner - margin * extent).clamp(min=0), (corner + (1 + margin) * extent).clamp(max=1)
+    return torch.cat([first, last - first], dim=1)
 
 
 def central_boxes(width: Number, height: Number) -> Boxes:
@@ -133,7 +209,7 @@ def _dense(taps: Taps, side: int) -> Float[Tensor, "batch 1 out {side}"]:
     return matrix.scatter_add(2, row.expand(shape), weight.expand(shape))[:, None]
 
 
-def _mix_rows(images: Images, taps: Taps) -> Float[Tensor, "batch 3 _ width"]:
+def _mix_rows(images: Images, taps: Taps) -> Float[Tensor, "batch channels _ width"]:
     """Weighted sums of rows, as bags of embeddings: they touch the band alone, a tenth of a dense product's time."""
     (batch, channels, height, width), (row, weight) = images.shape, taps
     first = torch.arange(0, batch * channels * height, height, device=images.device).view(batch, channels, 1, 1)

@@ -30,6 +30,7 @@ CHUNK = 256  # images that are copied at once
 def place(store: Store, device: torch.device, *, placement: Placement = "auto", workers: int = 0) -> Store:
     """The same store, its images placed such that batches come out on the device."""
     images, aspect = store.images, store.aspect.to(device)
+    store = store._replace(saliency=None if store.saliency is None else store.saliency.to(device))
     chosen = choose_placement(images, device) if placement == "auto" else placement
     if chosen == "pinned" and device.type != "cuda":
         raise UserError(f"data.placement pinned is memory for copies to CUDA, not to {device}; use auto or streamed")

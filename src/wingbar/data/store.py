@@ -62,6 +62,8 @@ class Store(NamedTuple):
     labels: Int[Tensor, " n"] | None = None
     broken: Sequence[Broken] = ()
     contents: Sequence[bytes] = ()  # hashes of the images' files; nothing where there are none
+    paths: Sequence[Path] = ()  # of these files
+    saliency: UInt8[Tensor, "n side side"] | None = None  # where the foreground is, up to 255; only if somebody asks
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ def assemble(
     kept = readable(found, len(paths))
     broken = [Broken(paths[row], f"{paths[row].name}: {reason}") for row, reason in found.unreadable.items()]
     own = None if labels is None else labels[kept]
-    return Store(images, found.aspect, own, broken, [hashes[row] for row in kept])
+    return Store(images, found.aspect, own, broken, [hashes[row] for row in kept], [paths[row] for row in kept])
 
 
 def readable(found: Found, count: int) -> list[int]:

@@ -35,8 +35,9 @@ def take(store: Store, chosen: Int[Tensor, " m"]) -> Store:
     """The chosen rows of a store, in the order given."""
     images = store.images[chosen] if isinstance(store.images, Tensor) else Subset(store.images, chosen)
     labels = None if store.labels is None else store.labels[chosen]
-    contents = [store.contents[row] for row in chosen.tolist()] if store.contents else ()
-    return store._replace(images=images, aspect=store.aspect[chosen], labels=labels, contents=contents)
+    contents, paths = ([each[row] for row in chosen.tolist()] if each else () for each in (store.contents, store.paths))
+    maps = None if store.saliency is None else store.saliency[chosen]
+    return Store(images, store.aspect[chosen], labels, store.broken, contents, paths, maps)
 
 
 def as_stored(listing: Listing, store: Store) -> Listing:

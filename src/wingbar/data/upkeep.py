@@ -27,7 +27,7 @@ from wingbar.errors import UserError
 
 __all__ = ["FEATURES", "SUM", "Cleared", "Kept", "clear", "entries", "features_size", "read_features", "verify"]
 
-FEATURES, SUM = "features", "crc32"  # folder of encoders' features of the images, and what names their checksum
+FEATURES, SUM = "features", "crc32"  # folder of what was computed of the images, and what names its checksum
 DAY = 86400.0
 
 

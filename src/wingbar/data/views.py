@@ -111,12 +111,24 @@ class Augment:
         self, images: Stored, aspect: Number, index: Int[Tensor, " batch"] | None, generator: Generator
     ) -> tuple[Other, ...]:
         """Normalised views; `aspect` is the original's width / height. Which images they are makes no difference."""
-        draws = [recipe.draw(aspect, generator) for recipe in self.recipes]
+        return self.render(images, self.draw(aspect, generator))
+
+    def draw(self, aspect: Number, generator: Generator) -> list[Draw]:
+        """What chance decides for each view."""
+        return [recipe.draw(aspect, generator) for recipe in self.recipes]
+
+    def render(self, images: Stored, draws: Sequence[Draw]) -> tuple[Other, ...]:
+        """The normalised views by these draws."""
         if images.is_cuda:  # wants large kernels
             return self._views(images, draws)
         step = max(CACHE // (3 * max(recipe.size for recipe in self.recipes) ** 2), 1)
         chunks = zip(torch.split(images, step), *(_split(draw, step) for draw in draws), strict=True)
         return tuple(map(torch.cat, zip(*(self._views(pixels, own) for pixels, *own in chunks), strict=True)))
+
+    def render_apart(self, images: Sequence[Stored], draws: Sequence[Draw]) -> tuple[Other, ...]:
+        """The same, where every view is one of other images."""
+        alone = (replace(self, recipes=(recipe,)) for recipe in self.recipes)
+        return tuple(one.render(own, [draw])[0] for one, own, draw in zip(alone, images, draws, strict=True))
 
     def _views(self, images: Stored, draws: Sequence[Draw]) -> tuple[Other, ...]:
         pixels = images / 255

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from wingbar.data import views
 from wingbar.data.entry import cache_root
+from wingbar.data.kept import kept
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
-from wingbar.evaluate.kept import kept
 from wingbar.evaluate.splits import Split
 from wingbar.metrics.batchnorm import copy_statistics, recalibrate
 from wingbar.metrics.features import Prepare, embed_images

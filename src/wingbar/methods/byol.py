@@ -43,7 +43,7 @@ ENTRY = Entry(
         name="lars", lr=0.3, lr_rule="linear256", weight_decay=1.5e-6, spare=True, schedule="step", warmup=10.0
     ),
     views="asymmetric",
-    offers=frozenset({"teacher", "comparison"}),
+    offers=frozenset({"teacher", "comparison", "target"}),
     limits={"dim": (1, inf), "hidden": (1, inf), "momentum": (0, 1)},
     problems=_problems,
     remedies={"base": "lower optim.lr, raise optim.warmup, or use run.precision fp32"},
@@ -128,7 +128,11 @@ class BYOL(nn.Module):
             "momentum": momentum,
             **geometry(feature, first, targets[1]),
         }
-        return Output({"base": loss}, carry=momentum, facts=facts)
+        return Output({"base": loss}, carry=momentum, facts=facts, target=targets[1])
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """The distance of another embedding of the same images; twice, as there are two in the loss."""
+        return 2 * self._distance(embedding, target)
 
     def after_step(self, carries: Sequence[float]) -> None:
         """The teacher follows once, with this step's momentum."""
@@ -137,7 +141,7 @@ class BYOL(nn.Module):
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.views[-1]
+        return batch.second
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the student."""

@@ -27,6 +27,7 @@ ENTRY = Entry(
     passes=fixed(3),  # one view with gradient
     optim=Optim(name="adamw", lr=0.001, lr_rule="linear256", weight_decay=0.05, schedule="step", warmup=10.0),
     views="one_view",
+    offers=frozenset({"target"}),
     limits={"smoothing": (0, 1), "memory": (TINY, inf)},
     endless=frozenset({"memory"}),
     remedies={"base": "lower optim.lr or use run.precision fp32"},
@@ -94,8 +95,7 @@ class DIET(nn.Module):
     def forward(self, batch: Batch) -> Output:
         """Losses: `base`, ln N when blind."""
         feature = self.encoder(batch.views[0]).vector
-        with full_precision(feature):
-            logits = functional.linear(*widened(feature, self.classifier.weight))
+        logits = self._logits(feature)
         seen = feature.detach()
         facts: dict[str, Tensor | float] = {
             "chance/base": math.log(len(self.classifier.weight)),
@@ -103,14 +103,23 @@ class DIET(nn.Module):
             "feature_std": feature_std(seen),
             "uniformity": uniformity(seen),
         }
-        return Output({"base": index_loss(logits, batch.index, smoothing=self.smoothing)}, facts=facts)
+        loss = index_loss(logits, batch.index, smoothing=self.smoothing)
+        return Output({"base": loss}, facts=facts, target=batch.index)
+
+    def _logits(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch images"]:
+        with full_precision(feature):
+            return functional.linear(*widened(feature, self.classifier.weight))
+
+    def toward(self, embedding: Float[Tensor, "batch dim"], target: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """The loss of another embedding of the same images."""
+        return index_loss(self._logits(embedding), target, smoothing=self.smoothing)
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that criteria compare a plain image with."""
-        return batch.views[-1]
+        return batch.second
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature."""

@@ -71,7 +71,7 @@ ENTRY = Entry(
     passes=fixed(12.4),  # two large views with gradient and by the teacher, eight small ones of 0.18 with gradient
     optim=Optim(lr=0.03, lr_rule="linear256", spare=True, schedule="step", warmup=10.0, clip_each=3.0),
     views="multicrop",
-    offers=frozenset({"teacher"}),
+    offers=frozenset({"teacher", "target"}),
     limits={
         **{name: (1, inf) for name in ("prototypes", "hidden", "dim")},
         **{name: (TINY, inf) for name in ("temperature", "teacher_temperature", "first_temperature")},
@@ -233,7 +233,11 @@ class DINO(nn.Module):
             **_entropies(target),
             **geometry(features[:images], embeddings[:images], taught[images:]),
         }
-        return Output({"base": loss}, carry=Taught(momentum, said.mean(dim=0)), facts=facts)
+        return Output({"base": loss}, carry=Taught(momentum, said.mean(dim=0)), facts=facts, target=target.mean(dim=0))
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch p"]) -> Float[Tensor, ""]:
+        """Cross-entropy of another embedding of the same images with what the teacher said of both its views."""
+        return functional.cross_entropy(self.prototypes(embedding) / self.settings.temperature, target)
 
     @torch.no_grad()
     def after_step(self, carries: Sequence[Taught]) -> None:

@@ -281,7 +281,7 @@ class LEWEL(nn.Module):
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.views[-1]
+        return batch.second
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the student; heads and maps are for training."""

@@ -45,6 +45,7 @@ ENTRY = Entry(
     passes=fixed(6),  # two views with gradient
     optim=Optim(name="lars", lr=0.3, lr_rule="linear256", weight_decay=1e-6, spare=True, schedule="step", warmup=10.0),
     views="strong",
+    offers=frozenset({"target"}),
     limits={"dim": (1, inf), "temperature": (TINY, inf)},
     problems=_problems,
     remedies={"base": "lower optim.lr, raise method.temperature, or use run.precision fp32"},
@@ -100,14 +101,18 @@ class SimCLR(nn.Module):
         first, second = self.project(feature).chunk(2)
         chance = blind_loss(self.loss, len(first))
         facts: dict[str, Tensor | float] = {"chance/base": chance, **geometry(feature[: len(first)], first, second)}
-        return Output({"base": self.loss(first, second)}, facts=facts)
+        return Output({"base": self.loss(first, second)}, facts=facts, target=second.detach())
+
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
+        """The loss of another embedding of the same images, in place of the first view's."""
+        return self.loss(embedding, target)
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.views[-1]
+        return batch.second
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature."""

@@ -21,7 +21,7 @@ from wingbar.metrics.features import Prepare, prepared_images
 from wingbar.metrics.intervals import Interval, bootstrap, paired_bootstrap
 from wingbar.metrics.regions import Cover, Region
 from wingbar.models.encoder import Encoder, embed_all, evaluation_mode
-from wingbar.types import Views
+from wingbar.types import Seen, Views
 
 __all__ = [
     "Attention",
@@ -156,7 +156,8 @@ def _augmented(store: Store, views: Views, *, device: torch.device, seed: int) -
     def view(images: Tensor, aspect: Tensor) -> Tensor:
         number = next(numbers)
         index = torch.arange(number * CHUNK, number * CHUNK + len(images), device=images.device)
-        return views(images, aspect, index, Generator(images.device).manual_seed(fold(seed, number)))[0]
+        made = views(images, aspect, index, Generator(images.device).manual_seed(fold(seed, number)))
+        return Seen.of(made).views[0]
 
     return prepared_images(store, view, device=device, batch=CHUNK)
 

@@ -194,7 +194,7 @@ def _built(config: Config, encoder: Encoder, state: Mapping[str, Tensor]) -> Any
     context = Context(1, batch=config.data.batch, size=config.data.size)
     with torch.random.fork_rng(devices=[]):
         for part in config.parts:
-            built = part.entry.function(part.entry.build)(built, part.settings, context)
+            built = part.entry.around(built, part.settings, context)
     built.load_state_dict(state, strict=False)
     return built.eval()
 

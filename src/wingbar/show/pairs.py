@@ -23,7 +23,7 @@ from wingbar.show.options import Show
 from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes
 from wingbar.train.afterwards import load_pairs, shows_pairs
 from wingbar.train.stages import build_views, plain_images
-from wingbar.types import Batch
+from wingbar.types import Batch, Seen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,11 +76,11 @@ def _batch(config: Config, split: Split, rows: Int[Tensor, " n"], device: torch.
     chosen = torch.tensor([*rows.tolist(), *(row for row in others if row not in shown)][:size])
     images, aspect = split.store.images[chosen].to(device), split.store.aspect[chosen.to(split.store.aspect.device)]
     plainly = changed(config, {"run.compile": "off"})
+    generator = Generator(device).manual_seed(fold(seed, 0))
+    made = build_views(plainly)(images, aspect.to(device), chosen.to(device), generator)
     return Batch(
         image=plain_images(plainly)(images, aspect.to(device)),
-        views=build_views(plainly)(
-            images, aspect.to(device), chosen.to(device), Generator(device).manual_seed(fold(seed, 0))
-        ),
+        views=Seen.of(made).views,
         index=chosen.to(device),
         seed=fold(seed, 1),
     )

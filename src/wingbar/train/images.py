@@ -10,6 +10,7 @@ from wingbar.config.settings import Config
 from wingbar.data.cache import Reporter
 from wingbar.data.datasets import Source, Split, load, look_alikes
 from wingbar.data.entry import cache_root
+from wingbar.data.foreground import with_saliency
 from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
@@ -17,7 +18,7 @@ from wingbar.data.store import Store
 from wingbar.terminal import note
 from wingbar.train.progress import Bar
 
-__all__ = ["count", "find_source", "open_source"]
+__all__ = ["count", "find_source", "open_saliency", "open_source"]
 
 
 def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
@@ -50,6 +51,16 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
             count = len(bad) + len(store.images)
             report.say(f"{len(bad):,} of {count:,} files are unreadable and left out, first {bad[0].reason}")
         return store
+
+
+def open_saliency(config: Config, store: Store, *, quiet: bool = False) -> Store:
+    """The store with a map of each image's foreground, if a wrapper needs one: read, computed, or from the cache."""
+    asked = [part.settings.saliency for part in config.wrappers if part.entry.saliency]
+    if not asked or store.saliency is not None:
+        return store
+    with _reporting(quiet=quiet) as report:
+        cache = cache_root() if config.data.cache else None
+        return with_saliency(store, asked[0], cache=cache, workers=config.data.workers, report=report)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from wingbar.config.configfile import read_config
 from wingbar.config.limits import check_limits, check_root, check_together, check_weights
+from wingbar.config.sections import SALIENCY_NAMES
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
@@ -45,6 +46,9 @@ def _absolute(config: Config) -> Config:
         full["data.root"] = str(Path(config.data.root).expanduser().absolute())
     if Path(config.encoder.weights).expanduser().is_file():
         full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
+    for part in config.wrappers:
+        if part.entry.saliency and part.settings.saliency not in SALIENCY_NAMES:
+            full[f"{part.name}.saliency"] = str(Path(part.settings.saliency).expanduser().absolute())
     return changed(config, full)
 
 

@@ -22,7 +22,7 @@ from wingbar.process import refuse_several
 from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
 from wingbar.train.fitting import train_stage
-from wingbar.train.images import count, find_source, open_source
+from wingbar.train.images import count, find_source, open_saliency, open_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
 from wingbar.train.progress import Bar, hours, working
@@ -98,6 +98,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
+    store = open_saliency(config, store, quiet=quiet)
     tested = None if test is None else open_source(config, test, quiet=quiet)
     with waiting("preparing the first step"):
         stages = build_stages(config, method, store, device)
@@ -177,7 +178,7 @@ def _run_stage(
         recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
         told = getattr(stage.batches.views, "after_step", None)  # views that look at the method as it learns
-        seeing: list[After] = [] if told is None else [lambda step, outputs: told(step, method)]
+        seeing: list[After] = [] if told is None else [lambda step, outputs: recorder.note(told(step, method) or {})]
         reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,12 +14,14 @@ from wingbar.config.entry import Context, Number
 from wingbar.config.limits import check_together
 from wingbar.config.settings import Config
 from wingbar.data import views
-from wingbar.data.batches import Batches, fold
+from wingbar.data.batches import Batches, Sight, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
+from wingbar.errors import UserError
 from wingbar.models.encoder import check_size, layers_of
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
+from wingbar.train.images import open_saliency
 from wingbar.train.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
 from wingbar.types import Method, Views
 
@@ -61,7 +64,7 @@ def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     )
     built: Any = encoder
     for part in config.parts:
-        built = part.entry.function(part.entry.build)(built, part.settings, context)
+        built = part.entry.around(built, part.settings, context)
     return built
 
 
@@ -94,15 +97,15 @@ def prepare(config: Config, method: Method, device: torch.device) -> Method:
 def build_stages(config: Config, method: Method, store: Store, device: torch.device) -> list[Stage]:
     """What wrappers want to be trained first, then training; on the device and compiled as asked."""
     prepare(config, method, device)
+    store = open_saliency(config, store, quiet=True)  # of a run it is open already, before the user's eyes
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     return [*_preparations(config, method, placed), _training(config, method, placed, device)]
 
 
 def _training(config: Config, method: Method, store: Store, device: torch.device) -> Stage:
-    augment = build_views(config)
-    if isinstance(augment, nn.Module):
-        augment.to(device)
-    batches = _batches(config, store, augment, epochs=config.run.epochs)
+    batches = _with_sight(config, method, _batches(config, store, build_views(config), epochs=config.run.epochs))
+    if isinstance(batches.views, nn.Module):
+        batches.views.to(device)
     asked = config.optimised
     schedule = optim.Schedule(
         steps=batches.steps,
@@ -116,23 +119,26 @@ def _training(config: Config, method: Method, store: Store, device: torch.device
 
 def _preparations(config: Config, method: Method, store: Store) -> Iterator[Stage]:
     """A stage for every wrapper that wants one."""
-    around = dict(zip([part.name for part in reversed(config.wrappers)], _layers(method), strict=False))
+    networks = [part.name for part in reversed(config.wrappers) if part.entry.build]
+    around = dict(zip(networks, _layers(method), strict=False))
     for number, part in enumerate(config.wrappers):
         entry = part.entry
         if not entry.before or not entry.before_passes(part.settings):
             continue
         batches = _batches(config, store, _no_views, stream=1 + number)
-
-        def everything(batches: Batches = batches) -> Iterator[Tensor]:
-            with uncompiled(method):
-                yield from batches.everything()
-
+        everything = partial(_everything, method, batches)
         made = entry.function(entry.before)(around[part.name], part.settings, everything, images=len(store.images))
         batches = replace(batches, steps=made.epochs * batches.per_epoch)
         schedule = optim.Schedule(steps=batches.steps, per_epoch=batches.per_epoch)
         optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config))
         passes = entry.before_passes(part.settings) / made.epochs
         yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
+
+
+def _everything(method: Method, batches: Batches) -> Iterator[Tensor]:
+    """Every plain image, for a pass of the method's that is too rare to be compiled."""
+    with uncompiled(method):
+        yield from batches.everything()
 
 
 def _layers(method: Method | None) -> Iterator[Method]:
@@ -164,6 +170,25 @@ def view_sizes(config: Config) -> tuple[int, ...]:
     """
     made = views.VIEWS.get(config.data.views or config.method.entry.views)
     return () if made is None else tuple(recipe.size for recipe in made(config.data).recipes)
+
+
+def _with_sight(config: Config, method: Method, batches: Batches) -> Batches:
+    """The batches with the views that a wrapper makes of the method's, if one does."""
+    for part in config.wrappers:
+        if not part.entry.sees:
+            continue
+        if not isinstance(batches.views, views.Augment):
+            known = ", ".join(views.VIEWS)
+            raise UserError(
+                f"{part.name} changes how crops are made, and {config.method.entry.title} makes its views in its own "
+                f"way; give data.views one of {known}"
+            )
+        squashed = replace(batches, plain=lambda images, aspect: views.plain(images, size=config.data.size))
+        everything = partial(_everything, method, squashed)
+        sight = Sight(batches.store, everything, batches.per_epoch, config.run.epochs)
+        seeing = part.entry.function(part.entry.sees)(batches.views, part.settings, sight)
+        batches = replace(batches, views=seeing)
+    return batches
 
 
 def _no_views(images: Tensor, aspect: Tensor, index: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:

@@ -78,7 +78,9 @@ def _random_batch(config: Config, device: torch.device) -> Batch:
     size, count = config.data.size, config.data.batch
     sides = size, *(view_sizes(config) or (size, size))
     image, *views = (torch.randn(count, 3, side, side, device=device) for side in sides)
-    return Batch(image, tuple(views), torch.arange(count, device=device), step=1, steps=2)
+    saliency = tuple(torch.rand(count, 64, 64, device=device) for _ in views)
+    index = torch.arange(count, device=device)
+    return Batch(image, tuple(views), index, step=1, steps=2, saliency=saliency)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Features on disk, beside the decoded images: named by everything that decides them, written whole or not at all."""
+"""What was computed of images, on disk beside them: named by all that decides it, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -23,8 +22,8 @@ __all__ = ["kept"]
 FORMAT = "1"  # changes whenever the same images and weights would give other features
 
 
-def kept(root: Path | None, about: Sequence[str], compute: Callable[[], Tensor]) -> Float[Tensor, "n dim"]:
-    """The features that `about` names: from the cache below `root`, or computed and left there; None: no cache."""
+def kept(root: Path | None, about: Sequence[str], compute: Callable[[], Tensor]) -> Tensor:
+    """What `about` names, a row per image: from the cache below `root`, or computed and left there; None: no cache."""
     if root is None:
         return compute()
     path = root / FEATURES / f"{digest(FORMAT.encode(), *(part.encode() for part in about)).hex()}.safetensors"

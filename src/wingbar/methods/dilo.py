@@ -1,0 +1,97 @@
+"""DiLo (Zhao et al. 2021): before anything else is done to a view, its foreground may stand on another background.
+
+It changes views alone, of any base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from wingbar.config.entry import Entry, fixed
+
+
+@dataclass(frozen=True)
+class DiLoSettings:
+    """DiLo's own settings."""
+
+    saliency: str = "mbd"
+    """Where the foreground is: mbd (minimum barrier distance), spectral (spectral residual, cheaper and coarser), or a
+    folder with a grey map of each image's name."""
+    background: Literal["grey", "texture", "batch"] = "grey"
+    """What comes behind it: one level of grey, coloured noise, or another image of the batch."""
+    p: float = 0.3
+    """Share of views that get one."""
+    blur_p: float = 0.5
+    """Share of these whose map is blurred."""
+    blur: float = 5.0
+    """Standard deviation of that blur, in pixels of an image of side 256; at most 8."""
+
+
+ENTRY = Entry(
+    title="DiLo",
+    settings=DiLoSettings,
+    wraps=True,
+    build="",
+    sees="sees",
+    saliency=True,
+    passes=fixed(0),
+    limits={"p": (0, 1), "blur_p": (0, 1), "blur": (0, 8)},
+)
+
+from jaxtyping import Float, Int, UInt8
+from torch import Generator, Tensor
+
+from wingbar.data.batches import Sight
+from wingbar.data.colour import draw_chance, only
+from wingbar.data.composite import BACKGROUNDS, composite
+from wingbar.data.geometry import gaussian_blur
+from wingbar.data.views import Augment
+
+__all__ = ["ENTRY", "Composites", "DiLoSettings"]
+
+SIDE = 256  # of the image that `blur` speaks of
+
+
+def sees(augment: Augment, settings: DiLoSettings, sight: Sight) -> Composites:
+    """The method's views, of composites."""
+    assert sight.store.saliency is not None  # opened with the images, as the entry asks
+    maps = sight.store.saliency
+    blur = settings.blur * maps.shape[-1] / SIDE
+    background = BACKGROUNDS[settings.background]
+    return Composites(augment, maps, background, p=settings.p, blur_p=settings.blur_p, blur=blur)
+
+
+@dataclass(frozen=True)
+class Composites:
+    """Views of images whose background may be another one, drawn for every view anew."""
+
+    augment: Augment
+    maps: UInt8[Tensor, "n small small"]
+    background: Callable[[Tensor, Generator], Tensor]
+    p: float
+    blur_p: float
+    blur: float  # pixels of a map
+
+    def __call__(
+        self,
+        images: UInt8[Tensor, "batch 3 side side"],
+        aspect: Float[Tensor, " batch"],
+        index: Int[Tensor, " batch"],
+        generator: Generator,
+    ) -> tuple[Tensor, ...]:
+        """The method's views of composites."""
+        draws, maps = self.augment.draw(aspect, generator), self.maps[index][:, None] / 255
+        return self.augment.render_apart([self.changed(images, maps, generator) for _ in draws], draws)
+
+    def changed(
+        self,
+        images: UInt8[Tensor, "batch 3 side side"],
+        maps: Float[Tensor, "batch 1 small small"],
+        generator: Generator,
+    ) -> UInt8[Tensor, "batch 3 side side"]:
+        """A share `p` of the images on another background, the others as they are."""
+        chosen, blurred = (draw_chance(len(images), generator, p=p) for p in (self.p, self.blur_p))
+        soft = gaussian_blur(maps, self.blur * blurred)
+        return only(chosen, composite, images.clone(), soft, self.background(images, generator))

@@ -251,13 +251,13 @@ def _criterion(settings: PairSettings, name: str, base: Any, context: Context) -
 def _own_loss(settings: PairSettings, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
-        return base.compare_own
+        return synth.innermost(base).compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
 def _pair_loss(settings: PairSettings, base: Any) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
-        return base.compare
+        return synth.innermost(base).compare
     contrast = _contrast(settings)
     if settings.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])

@@ -24,7 +24,16 @@ from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
 from wingbar.types import Batch, Output, ParamGroup, Probe
 
-__all__ = ["Readings", "SynthPairs", "in_one_call", "in_two_calls", "shared_statistics", "student_view", "teacher_view"]
+__all__ = [
+    "Readings",
+    "SynthPairs",
+    "in_one_call",
+    "in_two_calls",
+    "innermost",
+    "shared_statistics",
+    "student_view",
+    "teacher_view",
+]
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -47,7 +56,12 @@ def student_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor,
 
 def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
     """The second view's embedding by the base method's teacher (A23)."""
-    return base.teach(view)
+    return innermost(base).teach(view)
+
+
+def innermost(method: Any) -> Any:
+    """The method without what is around it: it has the teacher, or the loss of its own."""
+    return innermost(method.base) if hasattr(method, "base") else method
 
 
 def shared_statistics(module: nn.Module) -> AbstractContextManager[None]:

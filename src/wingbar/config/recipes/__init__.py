@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from wingbar.config.recipes import bases, paper, small
+from wingbar.config.recipes import bases, compared, paper, small
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 
@@ -30,6 +30,7 @@ def _named(recipes: tuple[Recipe, ...]) -> dict[str, Recipe]:
 GROUPS: dict[str, dict[str, Recipe]] = {
     "the paper's method": _named(paper.RECIPES),
     "base methods": _named(bases.RECIPES),
+    "compared systems": _named(compared.RECIPES),
     "small": _named(small.RECIPES),
 }
 RECIPES: dict[str, Recipe] = {name: recipe for group in GROUPS.values() for name, recipe in group.items()}

@@ -34,7 +34,7 @@ def test_every_recipe_survives_the_way_through_json(recipe, settings):
     before = changed(RECIPES[recipe](), fitting(settings, RECIPES[recipe]()))
     after = from_json(to_json(before))
     assert after == before and hash(after) == hash(before)
-    assert all(isinstance(part.settings.criteria, tuple) for part in after.wrappers)
+    assert all(isinstance(part.settings.criteria, tuple) for part in after.wrappers if part.name == "pairs")
 
 
 def test_json_is_laid_out_like_the_command_line():

@@ -132,8 +132,9 @@ def _data(arguments: Sequence[str]) -> None:
     """look for what is wrong with a data set, or for images that are like it: wingbar data check, data pick"""
     name, *rest = arguments or [""]
     if name in ("-h", "--help"):
-        lines = [f"  wingbar data {name:<6} {inspect.getdoc(command)}" for name, command in ON_DATA.items()]
-        return say("\n".join([*lines, "\nBoth take --help."]))
+        lines = [f"wingbar data {name}: {inspect.getdoc(command)}" for name, command in ON_DATA.items()]
+        say("\n".join([*lines, "\nBoth take --help."]))
+        sys.exit(0)
     if name not in ON_DATA:
         raise UserError(f"wingbar data has the commands {' and '.join(ON_DATA)}, but got {name or 'nothing'}")
     ON_DATA[name](rest)

@@ -133,7 +133,7 @@ class _Picking(NamedTuple):
         self, files: Sequence[Path], target: Sequence[Path], close: Sequence[tuple[int, int]]
     ) -> dict[Path, Path]:
         """Open images that are the target's: the same bytes, or proven to be the same picture."""
-        known = {self.hashes[path]: path for path in reversed(target)}
+        known = {self.hashes[path]: path for path in reversed(target) if any(self.hashes[path])}  # zeros: no content
         same = {path: known[self.hashes[path]] for path in files if self.hashes[path] in known}
         doubtful = [(files[one], target[other]) for one, other in close if files[one] not in same]
         with working("comparing pictures", quiet=self.asked.quiet):

@@ -31,6 +31,7 @@ LAYERS = (
     {"evaluate"},
     {"show"},
     {"show.report"},
+    {"use"},
     {"reproduce"},
     {"cli"},
     {"__main__"},

@@ -24,7 +24,7 @@ ANSWERED = [
     *(f"{command} --help" for command in COMMANDS),
     "train simsiam --help",
     *(f"bench {name} --help" for name in ("step", "data", "train")),
-    "data check --help",
+    *(f"data {name} --help" for name in ("check", "pick")),
     "cache clear --help",
 ]
 REFUSED = {  # command line → what its one sentence is about
@@ -84,10 +84,24 @@ REFUSED = {  # command line → what its one sentence is about
     "data check {free}": "does not exist",
     "data check {taken} --near 17": "near",
     "data check {taken} --encoder resnet50": "--encoder.weights",
+    "data pick {taken} {free} --encoder {run}": "does not exist",
+    "data pick {taken} {taken} --encoder resnet50": "--encoder.weights",
+    "data pick {taken} {taken} --encoder {run} --k 0": "k is 0",
+    "data pick {taken} {taken} --encoder {run} --stop 2": "stop is 2",
+    "data pick {taken} {taken} --encoder {run} --out {file}": "is a file",
+    "data pick {taken} {taken} --encoder {run} --out {taken}/list.csv": "among the images",
     "try --run.epochs 0 --out {free}": "run.epochs",
     "try --out {taken}": "--out",
 }
-MISTYPED = ["train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"]
+MISTYPED = [
+    "train --epohcs 1",
+    "train --data.size large",
+    "evaluate",
+    "resume",
+    "try --image 3",
+    "cache lst",
+    "data pick here there",
+]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
 import contextlib, io, json, sys
@@ -199,7 +213,7 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
     modules = (
         *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
-        *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
+        *("use.pick", "reproduce.story", "reproduce.session", "reproduce.bench.step"),
     )
     imports = ", ".join(f"wingbar.{name}" for name in modules)
     script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"

@@ -27,7 +27,7 @@ from wingbar.config.words import parse
 from wingbar.data.cachecommand import cache
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.evaluate.command import evaluate
-from wingbar.evaluate.doctor.command import data
+from wingbar.evaluate.doctor.command import check_data
 from wingbar.files import NotWritten
 from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.reproduce.bench.command import bench
@@ -38,6 +38,7 @@ from wingbar.show.report.command import report
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
+from wingbar.use.pickcommand import pick_data
 
 __all__ = ["main"]
 
@@ -124,6 +125,21 @@ def _run(config: Config, recipe: str) -> None:
     say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
+ON_DATA: dict[str, Callable[[Sequence[str]], None]] = {"check": check_data, "pick": pick_data}
+
+
+def _data(arguments: Sequence[str]) -> None:
+    """look for what is wrong with a data set, or for images that are like it: wingbar data check, data pick"""
+    name, *rest = arguments or [""]
+    if name in ("-h", "--help"):
+        lines = [f"wingbar data {name}: {inspect.getdoc(command)}" for name, command in ON_DATA.items()]
+        say("\n".join([*lines, "\nBoth take --help."]))
+        sys.exit(0)
+    if name not in ON_DATA:
+        raise UserError(f"wingbar data has the commands {' and '.join(ON_DATA)}, but got {name or 'nothing'}")
+    ON_DATA[name](rest)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
@@ -135,7 +151,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "reproduce": reproduce,
     "bench": bench,
     "cache": cache,
-    "data": data,
+    "data": _data,
 }
 
 

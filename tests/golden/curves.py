@@ -23,11 +23,9 @@ from wingbar.types import Seen
 
 FOLDER = Path(__file__).parent
 STEPS, FEW = 20, 5  # of the curves that were drawn first, and of others: all of them have seconds
-FIRST = ("moco", "simsiam")
-PAIRED = (*FIRST, "byol", "dino", "simclr")  # bases that the paper's method is shown on
+FIRST = ("moco", "simsiam", "moco-synth", "simsiam-synth")
+PAIRED = ("moco", "simsiam", "byol", "dino", "simclr")  # bases that the paper's method is shown on
 SETTINGS = {
-    "data.size": 32,
-    "data.stored": 40,
     "data.batch": 16,
     "encoder.name": "timm/test_resnet",
     "encoder.weights": "random",
@@ -38,6 +36,7 @@ SETTINGS = {
     "run.device": "cpu",
 }
 FILES = {"pairs": "synth"}  # as the file of a wrapper's curve was called first
+SIDES = {"lcr": 48, "sam": 48}  # of images, where 32 are too few: what chooses among places of a map needs several
 
 
 def combinations() -> dict[str, tuple[str, ...]]:
@@ -52,18 +51,18 @@ def combinations() -> dict[str, tuple[str, ...]]:
     return {"-".join(FILES.get(name, name) for name in names): names for names in together}
 
 
-def images() -> Store:
+def images(side: int) -> Store:
     """32 blurred random pictures: no drawing code takes part, so that only training can move the curves."""
-    noise = torch.randn(32, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(32, 3, side + 8, side + 8, generator=torch.Generator().manual_seed(0))
     smooth = torch.nn.functional.avg_pool2d(noise, 9, stride=1, padding=4) * 400 + 128
     return Store(smooth.clamp(0, 255).to(torch.uint8), torch.ones(32))
 
 
 def shifted(images: Tensor, aspect: Tensor, index: Tensor, generator: Generator) -> Seen:
-    """Two views, each a random 32 × 32 corner: no arithmetic in which two machines could differ. Red is foreground."""
-    corners = torch.randint(0, 9, (2, len(images), 2), generator=generator).tolist()
+    """Two views, each a random corner 8 pixels smaller: no arithmetic where machines could differ. Red: foreground."""
+    corners, side = torch.randint(0, 9, (2, len(images), 2), generator=generator).tolist(), images.shape[-1] - 8
     views = tuple(
-        exact(torch.stack([image[:, y : y + 32, x : x + 32] for image, (y, x) in zip(images, view, strict=True)]))
+        exact(torch.stack([image[:, y : y + side, x : x + side] for image, (y, x) in zip(images, view, strict=True)]))
         for view in corners
     )
     return Seen(views, tuple((view[:, 0] + 2) / 4 for view in views))
@@ -76,15 +75,17 @@ def exact(images: Tensor) -> Tensor:
 def curve(name: str) -> list[dict[str, float]]:
     """Every loss term at each of the steps."""
     method, *around = combinations()[name]
-    config = changed(Config(), {**SETTINGS, "method.name": method, "wrappers": around})
+    side = max(SIDES.get(wrapper, 32) for wrapper in ("", *around))
+    chosen = {"method.name": method, "wrappers": around, "data.size": side, "data.stored": side + 8}
+    config = changed(Config(), {**SETTINGS, **chosen})
     small = {f"method.{key}": value for key, value in METHODS[method].small.items()}
     small |= {f"{wrapper}.{key}": value for wrapper in around for key, value in METHODS[wrapper].small.items()}
     config = changed(config, small)
-    (stage,) = build_stages(config, build_method(config).double(), images(), torch.device("cpu"))
-    batches = replace(stage.batches, views=shifted, plain=lambda images, aspect: exact(images[:, :, 4:36, 4:36]))
+    (stage,) = build_stages(config, build_method(config).double(), images(side), torch.device("cpu"))
+    batches = replace(stage.batches, views=shifted, plain=lambda images, aspect: exact(images[:, :, 4:-4, 4:-4]))
     lines: list[dict[str, float]] = []
     note = lambda step, outputs: lines.append({key: float(loss.detach()) for key, loss in outputs[0].losses.items()})  # noqa: E731
-    steps = STEPS if method in FIRST else FEW
+    steps = STEPS if name in FIRST else FEW
     train(stage.method, batches, stage.optimizers, stage.schedule, start=0, stop=steps, after=[note])
     return lines
 

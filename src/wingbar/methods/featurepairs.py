@@ -81,16 +81,16 @@ from torch import Generator, Tensor, nn
 
 from wingbar.methods import criteria, perturb
 from wingbar.methods.losses import blind_loss, nt_xent, widened
-from wingbar.methods.synth import beneath, judge
+from wingbar.methods.synth import beneath, innermost, judge
 from wingbar.models.encoder import frozen_statistics
-from wingbar.types import Batch, Encodes, Output, ParamGroup, Targeted
+from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Targeted
 
 __all__ = ["ENTRY", "FeaturePairSettings", "FeaturePairs"]
 
 MOMENTUM = 0.9  # of the running length: the first steps can double it
 
 
-def build(base: Targeted, settings: FeaturePairSettings, context: Context) -> FeaturePairs:
+def build(base: Method, settings: FeaturePairSettings, context: Context) -> FeaturePairs:
     """Feature pairs around a base, as the settings want them."""
     return FeaturePairs(
         base,
@@ -102,7 +102,7 @@ def build(base: Targeted, settings: FeaturePairSettings, context: Context) -> Fe
     )
 
 
-def _criterion(settings: FeaturePairSettings, name: str, base: Targeted, context: Context) -> nn.Module:
+def _criterion(settings: FeaturePairSettings, name: str, base: Method, context: Context) -> nn.Module:
     if name == "lowvar":
         dim, size, ready = base.encoder.dim, settings.bank, min(2 * context.batch, settings.bank)
         return criteria.LowVariance(dim, size=size, ready=ready, kappa=settings.kappa, eps=settings.eps_var)
@@ -131,7 +131,7 @@ class FeaturePairs(nn.Module):
 
     def __init__(
         self,
-        base: Targeted,
+        base: Method,
         criteria: Sequence[nn.Module],
         *,
         nu: float = 0.5,
@@ -169,7 +169,9 @@ class FeaturePairs(nn.Module):
     def _loss(self, feature: Tensor, noise: Tensor, base: Output) -> Tensor:
         perturbed = self.project(feature + noise)
         if self.each_other is None:
-            return self.base.toward(perturbed, base.target)
+            own = innermost(self.base)
+            assert isinstance(own, Targeted)  # as _problems has seen to
+            return own.toward(perturbed, base.target)
         return self.each_other(self.project(feature), perturbed)
 
     def _chance(self, base: Output, batch: int) -> float | Tensor:
@@ -203,10 +205,6 @@ class FeaturePairs(nn.Module):
             self.running.copy_(torch.where(self.running > 0, self.running.lerp(now, 1 - MOMENTUM), now))
             for criterion in self.criteria:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
-
-    def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
-        """The base method's loss of another embedding of the same images."""
-        return self.base.toward(embedding, target)
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that the base method names."""

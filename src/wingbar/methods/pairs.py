@@ -251,18 +251,22 @@ def _criterion(settings: PairSettings, name: str, base: Method, context: Context
     )
 
 
+def _comparing(base: Method) -> Comparing:
+    own = synth.innermost(base)
+    assert isinstance(own, Comparing)  # as _problems has seen to
+    return own
+
+
 def _own_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
-        assert isinstance(base, Comparing)  # as _problems has seen to
-        return base.compare_own
+        return _comparing(base).compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
 def _pair_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
-        assert isinstance(base, Comparing)
-        return base.compare
+        return _comparing(base).compare
     contrast = _contrast(settings)
     if settings.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])

@@ -22,7 +22,7 @@ from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
-from wingbar.types import Batch, Encodes, Method, Network, Output, ParamGroup, Probe, Targeted
+from wingbar.types import Batch, Encodes, Method, Network, Output, ParamGroup, Probe
 
 __all__ = [
     "Readings",
@@ -32,6 +32,7 @@ __all__ = [
     "in_one_call",
     "in_residual",
     "in_two_calls",
+    "innermost",
     "judge",
     "shared_statistics",
     "student_view",
@@ -69,7 +70,12 @@ def student_view(base: Method, view: Float[Tensor, "batch 3 h w"]) -> Float[Tens
 
 def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
     """The second view's embedding by the base method's teacher (A23)."""
-    return base.teach(view)
+    return innermost(base).teach(view)
+
+
+def innermost(method: Any) -> Any:
+    """The method without what is around it: it has the teacher, or the loss of its own."""
+    return innermost(method.base) if hasattr(method, "base") else method
 
 
 def shared_statistics(module: Network) -> AbstractContextManager[None]:
@@ -229,11 +235,6 @@ class SynthPairs(nn.Module):
         for criterion in self.criteria:
             for carry in carries:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
-
-    def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
-        """The base method's loss of another embedding of the same images."""
-        assert isinstance(self.base, Targeted)  # or nobody would have been told that there is one
-        return self.base.toward(embedding, target)
 
     def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
         """The view that the base method names."""

@@ -25,6 +25,7 @@ __all__ = [
     "evaluation_statistics",
     "frozen_statistics",
     "layers_of",
+    "watched",
     "zero_init_residuals",
 ]
 
@@ -50,7 +51,13 @@ class Encoder(nn.Module):
         self.name, self.dim, self.layout = name, dim, layout
         self.freeze_statistics = freeze_statistics
         self.resting: frozenset[str] = frozenset()  # BatchNorms of stages that do not learn
+        self._notice: Callable[[Encoded], Encoded] | None = None  # set by `watched`
         self.train(self.training)
+
+    def __call__(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
+        """`forward`, compiled or not; what `watched` does comes behind it and is never compiled."""
+        encoded: Encoded = super().__call__(image)
+        return encoded if self._notice is None else self._notice(encoded)
 
     def forward(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
         """Map (batch, dim, h, w) and vector (batch, dim)."""
@@ -75,6 +82,30 @@ class Encoder(nn.Module):
         norms = ((name, part) for name, part in self.trunk.named_modules() if isinstance(part, _BatchNorm))
         self.resting = frozenset(name for name, norm in norms if not any(p.requires_grad for p in norm.parameters()))
         self.train(self.training)
+
+
+@contextmanager
+def watched(encoder: Encoder) -> Iterator[list[Float[Tensor, "batch dim height width"]]]:
+    """Inside, the maps of every pass with gradient are kept, in order, in float32 or better.
+
+    Vectors are the means of just these, so that whatever is computed of a vector has a gradient in its map. A compiled
+    encoder returns the two side by side, without a way from one to the other, and hooks would be compiled with it.
+    For encoders that pool by the mean; contexts nest.
+    """
+    maps, before = list[Tensor](), encoder._notice
+
+    def notice(encoded: Encoded) -> Encoded:
+        feature_map = (before(encoded) if before else encoded).map
+        feature_map = feature_map.to(torch.promote_types(feature_map.dtype, torch.float32))
+        if torch.is_grad_enabled():
+            maps.append(feature_map if feature_map.requires_grad else feature_map.requires_grad_())  # encoders may rest
+        return Encoded(feature_map, feature_map.mean(dim=(2, 3)))
+
+    encoder._notice = notice
+    try:
+        yield maps
+    finally:
+        encoder._notice = before
 
 
 # --- BatchNorm's statistics ------------------------------------------------------------------------------------------

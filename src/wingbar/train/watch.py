@@ -69,11 +69,11 @@ def watch(looks: Sequence[Look], note: Callable[[dict[str, float]], None], *, pe
 
 def build_looks(config: Config, stage: Stage, test: Store | None) -> list[Look]:
     """What the run's settings want to be watched; probes need the `test` images."""
-    embed = partial(_embed, config, stage.method)
+    embed, pooled = partial(_embed, config, stage.method), lambda image: stage.method.encoder(image).vector
     train, looks = stage.batches.store, []
     if config.run.doctor and len(train.images) > 1:
         few = sample(train, max(2, config.run.doctor), device=train.aspect.device)
-        looks.append(Look("doctor", 1, partial(_doctor, stage.method, embed, few)))
+        looks.append(Look("doctor", 1, partial(_doctor, stage.method, partial(embed, take=pooled), few)))
     if test is not None:
         splits = [sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
         _check_classes(splits[0])
@@ -99,12 +99,17 @@ def sample(store: Store, most: int, *, device: torch.device) -> Store:
     )
 
 
-def _embed(config: Config, method: Method, store: Store) -> Float[Tensor, "n dim"]:
-    """Features of plain images in evaluation mode, on the method's device; the method is left as it was."""
+def _embed(
+    config: Config, method: Method, store: Store, *, take: Callable[[Tensor], Tensor] | None = None
+) -> Float[Tensor, "n dim"]:
+    """Features of plain images in evaluation mode, on the method's device; the method is left as it was.
+
+    They are what is evaluated, or what is said to `take`.
+    """
     device = choose_device(config.run.device)
     prepare = plain_images(changed(config, {"run.compile": "off"}))
     with evaluation_mode(method), uncompiled(method), choose_autocast(config.run.precision, device)():
-        return embed_images(method.embed, store, prepare, device=device, batch=CHUNK, to=device)
+        return embed_images(take or method.embed, store, prepare, device=device, batch=CHUNK, to=device)
 
 
 # --- what is measured ------------------------------------------------------------------------------------------------
@@ -114,7 +119,10 @@ Embed = Callable[[Store], Tensor]
 
 @torch.no_grad()
 def _doctor(method: Method, embed: Embed, few: Store) -> dict[str, float]:
-    """The collapse doctor's light form; nothing where weights are no numbers any more, as the next loss will tell."""
+    """The collapse doctor's light form, of what heads see: a trunk's vectors, whatever is evaluated of it.
+
+    Nothing where weights are no numbers any more, as the next loss will tell.
+    """
     features = embed(few)
     with evaluation_mode(method):
         embeddings = method.project(features)

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wingbar.config.words import parse
-from wingbar.errors import UserError
 from wingbar.evaluate.doctor.options import Check, check_asked
 from wingbar.terminal import Terminal
 
-__all__ = ["data"]
+__all__ = ["check_data"]
 
 
-def data(arguments: Sequence[str]) -> None:
+def check_data(arguments: Sequence[str]) -> None:
     """look for what is wrong with a data set: wingbar data check photos/"""
-    if not arguments or arguments[0] not in ("check", "-h", "--help"):
-        raise UserError(f"wingbar data has the command `check`, but got {' '.join(arguments[:1]) or 'nothing'}")
-    asked = parse(Check, "data check", arguments[arguments[0] == "check" :])
+    asked = parse(Check, "data check", arguments)
     out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
     check_asked(asked, out)
     from wingbar.evaluate.doctor.check import check

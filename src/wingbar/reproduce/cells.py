@@ -17,7 +17,7 @@ from wingbar.errors import UserError
 from wingbar.evaluate.splits import split_digest
 from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.options import Reproduce, roots
-from wingbar.reproduce.tables import DATASETS, FROZEN, SUPERVISED, Row, protocols
+from wingbar.reproduce.tables import DATASETS, FROZEN, HALF_WHITE, SUPERVISED, Row, protocols
 from wingbar.train.images import count, find_source
 from wingbar.train.runfolder import FREE
 
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 def is_trained(row: Row) -> bool:
     """Whether a run belongs to the row."""
-    return row.recipe not in (FROZEN, SUPERVISED)
+    return row.recipe not in (FROZEN, HALF_WHITE, SUPERVISED)
 
 
 def make_cell(row: Row, dataset: str, seed: int, asked: Reproduce, splits: Splits) -> Cell:

@@ -14,7 +14,7 @@ from wingbar.config.settings import Config, changed, named
 from wingbar.files import Line, read_lines
 from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, is_trained
-from wingbar.reproduce.tables import FROZEN
+from wingbar.reproduce.tables import FROZEN, HALF_WHITE
 from wingbar.terminal import note
 from wingbar.train.machine import choose_device, gpu_name, will_compile
 from wingbar.train.stages import first_passes, step_passes
@@ -57,6 +57,8 @@ def _passes(config: Config) -> Number:
 
 
 def _exam_passes(cell: Cell, probe_epochs: int) -> int:
+    if cell.row.recipe == HALF_WHITE:
+        return 2 * cell.splits.images
     if is_trained(cell.row) or cell.row.recipe == FROZEN:
         return cell.splits.images * CROP_PASSES * probe_epochs
     return cell.splits.images * FINETUNE_PASSES * cell.config.run.epochs

@@ -17,7 +17,7 @@ from wingbar.files import Line, read_lines
 from wingbar.reproduce.cells import Cell, differences, is_trained
 from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.results import FAILED, append
-from wingbar.reproduce.tables import measures, protocols
+from wingbar.reproduce.tables import HALF_WHITE, measures, protocols
 from wingbar.train.machine import gpu_name
 from wingbar.train.runs import run
 from wingbar.train.shelf import DecoderShelf
@@ -50,9 +50,11 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
     }
     about = _about(cell) | seconds | {"gpu": gpu_name(device)}
     wanted = set(measures(cell.row).values())
-    scores = examined.rows[0].scores
+    white = cell.row.recipe == HALF_WHITE
+    scores = examined.rows[1 if white else 0].scores
+    recorded = _latest(examined.out / "metrics.jsonl", white=white)
     return Made(
-        [line | about for line in _latest(examined.out / "metrics.jsonl") if line["metric"] in wanted],
+        [line | about for line in recorded if line["metric"] in wanted],
         {metric: scores[metric].values for metric in sorted(wanted)},
     )
 
@@ -90,6 +92,7 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
         ),
         paper=Paper(epochs=probe_epochs, fractions=FRACTIONS),
         finetune=Finetune(epochs=config.run.epochs),
+        whiten=cell.row.recipe == HALF_WHITE,
         out=Path(config.run.out) / "evaluation",
         device=config.run.device,
         quiet=quiet,
@@ -106,9 +109,10 @@ def recorded_seconds(out: Path, *, batch: int) -> float:
     return total
 
 
-def _latest(path: Path) -> list[Line]:
+def _latest(path: Path, *, white: bool) -> list[Line]:
     """The last line of every metric: an evaluation that was interrupted and done again has several."""
-    latest = {line["metric"]: line for line in read_lines(path)}
+    own = (line for line in read_lines(path) if (line.get("whiten") is not None) == white)
+    latest = {line["metric"]: line for line in own}
     return [{name: value for name, value in line.items() if name not in OF_THIS_MACHINE} for line in latest.values()]
 
 

@@ -14,7 +14,7 @@ from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.config.words import OUT
 from wingbar.errors import UserError, known
 from wingbar.files import check_place
-from wingbar.reproduce.tables import DATASETS, FROZEN, NOT_HERE, SUPERVISED, TABLES, Row
+from wingbar.reproduce.tables import DATASETS, FROZEN, HALF_WHITE, SUPERVISED, TABLES, Row
 
 __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 
@@ -85,7 +85,7 @@ def check(asked: Reproduce) -> None:
 def _check_settings(asked: Reproduce) -> None:
     """Each must be a setting of some row; what is a method's own, the rows of other methods do without."""
     rows = [row for table in asked.tables for row in chosen_rows(table, asked)]
-    recipes = {row.recipe for row in rows} - {FROZEN, SUPERVISED, NOT_HERE}
+    recipes = {row.recipe for row in rows} - {FROZEN, HALF_WHITE, SUPERVISED}
     given, used = parsed(asked.set), set[str]()
     for config in (Config(), *map(recipe_named, sorted(recipes))):
         own = fitting(given, config)

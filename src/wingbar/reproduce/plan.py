@@ -13,7 +13,7 @@ from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_
 from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Recorded, finished
-from wingbar.reproduce.tables import NOT_HERE, TABLES
+from wingbar.reproduce.tables import TABLES
 from wingbar.train.shelf import first_settings
 from wingbar.train.stages import first_passes
 
@@ -51,7 +51,7 @@ def make_plan(asked: Reproduce) -> list[Job]:
 
 
 def _cells(table: str, splits: Mapping[str, Splits], asked: Reproduce) -> list[Cell]:
-    rows = [row for row in chosen_rows(table, asked) if row.recipe != NOT_HERE]
+    rows = chosen_rows(table, asked)
     datasets = [name for name in splits if name in (*TABLES[table].datasets, "lookalike")]
     wanted = product(datasets, dict.fromkeys(asked.seeds), rows)  # a seed's rows together: soon there is a comparison
     return [make_cell(row, name, seed, asked, splits[name]) for name, seed, row in wanted]

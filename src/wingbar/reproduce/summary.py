@@ -16,7 +16,7 @@ from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.plan import Job
 from wingbar.reproduce.results import FAILED, Recorded, finished, read_values
-from wingbar.reproduce.tables import EXTRAS, FROZEN, NOT_HERE, TABLES, Row, measures, reported
+from wingbar.reproduce.tables import EXTRAS, FROZEN, TABLES, Row, measures, reported
 
 __all__ = ["Number", "Section", "Shown", "summarise"]
 
@@ -95,8 +95,6 @@ def _shown(row: Row, columns: Sequence[str], found: _Found) -> Shown:
 
 def _reason(row: Row, found: _Found) -> str:
     """Why a row lacks numbers: the first of its cells that failed, or has not been made."""
-    if row.recipe == NOT_HERE:
-        return "not in this library"
     for job in found.jobs[row.name]:
         lines = found.recorded.get(job.cell.key, {})
         if job.cell.splits.reason:

@@ -18,6 +18,7 @@ from wingbar.data.census import Exam, examine
 from wingbar.data.contents import digest
 from wingbar.data.duplicates import BITS, SIDE, mirror, perceptual_hash
 from wingbar.data.guess import guess, read_splits
+from wingbar.data.kept import kept
 from wingbar.data.parallel import in_order
 from wingbar.data.store import Broken, decode, find_images, open_rgb
 from wingbar.data.views import centre
@@ -25,7 +26,6 @@ from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import prove
 from wingbar.evaluate.doctor.pairs import Subjects, find_pairs
 from wingbar.evaluate.doctor.report import ListedImage, Settings
-from wingbar.data.kept import kept
 from wingbar.models.embedder import Embedder
 
 __all__ = ["LookedAt", "close_ones", "look", "open_files", "same_pictures", "target_files"]

@@ -90,7 +90,7 @@ def test_a_recipe_that_changed_is_another_training(search, monkeypatch):
     """What is on record is what was trained, not the name it had."""
     (before,) = search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0)
     assert before["recipe"] == "moco" and search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == []
-    monkeypatch.setitem(recipes.TUNED, "method.temperature", 0.3)
+    monkeypatch.setitem(recipes.bases.TUNED, "method.temperature", 0.3)
     assert search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == [{**before, "method.temperature": 0.3}]
 
 

@@ -269,7 +269,7 @@ def test_what_a_run_cannot_show_is_left_out_unless_it_was_named(runs, tmp_path, 
 @pytest.mark.parametrize(
     "arguments, named",
     [
-        (["{runs}/moco", "pairs"], "has no decoder"),
+        (["{runs}/moco", "pairs"], "makes no pairs"),
         (["{runs}/moco", "pears"], "'pears' is neither a run nor a picture"),
         (["pairs"], "nothing to show"),
         (["{runs}/photos", "cam"], "is a folder but no wingbar run"),

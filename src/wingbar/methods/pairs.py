@@ -158,7 +158,7 @@ from wingbar.methods.rebuild import Rebuild, embed_as_is
 from wingbar.methods.synth import SynthPairs
 from wingbar.models import decoder
 from wingbar.models.encoder import check_size, embed_all, evaluation_mode, evaluation_statistics, frozen_statistics
-from wingbar.types import STD, Comparing, Method, Network, Preparation
+from wingbar.types import STD, Method, Network, Preparation
 
 __all__ = ["ENTRY", "DecoderSettings", "PairSettings", "ReadingSettings", "pairs_in"]
 
@@ -251,22 +251,16 @@ def _criterion(settings: PairSettings, name: str, base: Method, context: Context
     )
 
 
-def _comparing(base: Method) -> Comparing:
-    own = synth.innermost(base)
-    assert isinstance(own, Comparing)  # as _problems has seen to
-    return own
-
-
 def _own_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
-        return _comparing(base).compare_own
+        return synth.comparing(base).compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
 def _pair_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
-        return _comparing(base).compare
+        return synth.comparing(base).compare
     contrast = _contrast(settings)
     if settings.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])

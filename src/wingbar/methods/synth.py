@@ -22,12 +22,13 @@ from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
-from wingbar.types import Batch, Encodes, Method, Network, Output, ParamGroup, Probe
+from wingbar.types import Batch, Comparing, Encodes, Method, Network, Output, ParamGroup, Probe
 
 __all__ = [
     "Readings",
     "SynthPairs",
     "beneath",
+    "comparing",
     "in_image",
     "in_one_call",
     "in_residual",
@@ -76,6 +77,13 @@ def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor,
 def innermost(method: Any) -> Any:
     """The method without what is around it: it has the teacher, or the loss of its own."""
     return innermost(method.base) if hasattr(method, "base") else method
+
+
+def comparing(method: Method) -> Comparing:
+    """The same, where it has a loss between two embeddings: the settings were checked for that."""
+    own = innermost(method)
+    assert isinstance(own, Comparing)
+    return own
 
 
 def shared_statistics(module: Network) -> AbstractContextManager[None]:

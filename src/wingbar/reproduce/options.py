@@ -23,7 +23,7 @@ __all__ = ["Reproduce", "check", "chosen_rows", "roots"]
 class Reproduce:
     """Run tables of the paper cell by cell and set ours beside theirs; the same command goes on where it was stopped.
 
-    Tables: main, sota, more, noise, random, nu, kappa, alpha, epsilon, general, readings, tuned
+    Tables: main, sota, bases, more, noise, random, nu, kappa, alpha, epsilon, general, readings, tuned
     (docs/reproduce.md).
     """
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"train"},
     {"evaluate"},
     {"show"},
-    {"show.report"},
+    {"show.report", "use"},
     {"reproduce"},
     {"cli"},
     {"__main__"},

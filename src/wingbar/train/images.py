@@ -17,7 +17,7 @@ from wingbar.data.store import Store
 from wingbar.terminal import note
 from wingbar.train.progress import Bar
 
-__all__ = ["count", "find_source", "open_source"]
+__all__ = ["count", "find_source", "open_source", "reporting"]
 
 
 def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
@@ -35,7 +35,7 @@ def find_source(config: Config, split: Literal["train", "test"] = "train") -> So
 def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store:
     """The images, decoded or drawn, with bars and notes on the way."""
     data = config.data
-    with _reporting(quiet=quiet) as report:
+    with reporting(quiet=quiet) as report:
         for note in source.notes if isinstance(source, Listing) else ():
             report.say(note)
         store = load(
@@ -53,7 +53,7 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
 
 
 @contextmanager
-def _reporting(*, quiet: bool) -> Iterator[Reporter]:
+def reporting(*, quiet: bool) -> Iterator[Reporter]:
     """One bar at a time, sentences on stderr; quiet ones say nothing."""
     with ExitStack() as shown:
 

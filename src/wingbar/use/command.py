@@ -11,8 +11,6 @@ from wingbar.use.options import Embed, Search, check_embed, check_search
 
 __all__ = ["embed", "search"]
 
-SHOWN = 5  # names of unreadable files
-
 
 def embed(arguments: Sequence[str]) -> None:
     """write embeddings of images to a file: wingbar embed runs/a photos/ -o photos.parquet"""
@@ -22,10 +20,7 @@ def embed(arguments: Sequence[str]) -> None:
         from wingbar.use.embedding import make_embeddings
         from wingbar.use.words import told
 
-    outcome = make_embeddings(asked, wanted)
-    for line in outcome.unreadable[:SHOWN]:
-        aside(f"unreadable: {line}")
-    for line in told(outcome):
+    for line in told(make_embeddings(asked, wanted)):
         say(line)
 
 

@@ -8,7 +8,7 @@ from its own two rows alone, neither the size of blocks nor the number of querie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,7 @@ Kind = TypeVar("Kind", np.float32, np.float64)
 Progress = Callable[[int], None]
 
 
+@runtime_checkable
 class Vectors(Protocol):
     """Rows of numbers wherever they lie: an array, a map of a file, groups of rows of a Parquet file."""
 

@@ -27,9 +27,7 @@ __all__ = ["is_there", "open_embeddings", "write_embeddings"]
 
 KEY, VECTORS, COLUMNS = "wingbar", "vector", ("path", "class", "hash")
 ABOUT = "about.json"
-OURS = re.compile(
-    r"\.?(rows|vector|projection_[xy]|neighbor_(ids|distances))\.[0-9a-f]{12}\.(csv|npy)(\.\d+\.partial)?"
-)
+OURS = re.compile(r"(rows|vector|projection_[xy]|neighbor_(ids|distances))\.[0-9a-f]{12}\.(csv|npy)|\..*\.\d+\.partial")
 PLACES, NEIGHBOURS = ("projection_x", "projection_y"), ("neighbor_ids", "neighbor_distances")
 
 
@@ -226,7 +224,7 @@ def _write_map(path: Path, content: Embeddings) -> None:
         _write_vectors(file, content)
     write_text(path / ABOUT, json.dumps({"files": tag, **said}, indent=2, ensure_ascii=False) + "\n")
     for other in path.iterdir():
-        if OURS.fullmatch(other.name) and f".{tag}." not in other.name:
+        if OURS.fullmatch(other.name) and other.name.partition(".")[2].partition(".")[0] != tag:
             other.unlink()
 
 

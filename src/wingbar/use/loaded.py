@@ -49,8 +49,8 @@ class Loaded:
 
     def embed(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> Float[Tensor, "n dim"]:
         """The vectors of image files, folders of them, Pillow's images, or tensors (bytes, or floats from 0 to 1)."""
-        several = isinstance(images, Sequence) and not isinstance(images, str)
-        tasks = [task for one in (images if several else [images]) for task in self._tasks(one)]  # type: ignore[list-item, union-attr]
+        given = [images] if isinstance(images, str | Path | Image.Image | Tensor) else images
+        tasks = [task for one in given for task in self._tasks(one)]
         prepare_pillow()
         found, waiting = [np.empty((0, self.dim), dtype=np.float32)], list[Picture]()
         for picture in in_order(lambda task: task(), tasks, window=batch):

@@ -139,8 +139,6 @@ def check_search(asked: Search) -> None:
     """Refuse what makes no sense."""
     check_device(asked.device)
     check_ending(asked.file)
-    if not asked.file.expanduser().exists():
-        raise UserError(f"{asked.file} does not exist; write it with: wingbar embed WHAT IMAGES -o {asked.file}")
     _check_queries(asked)
     if asked.k < 1:
         raise UserError(f"k is {asked.k}; give at least 1")
@@ -155,6 +153,8 @@ def check_search(asked: Search) -> None:
         check_place(asked.sheet.absolute().parent, remedy="give --sheet another place")
         if asked.sheet.suffix != ".png":
             raise UserError(f"--sheet {asked.sheet} is drawn as PNG; give a name that ends with .png")
+    if not asked.file.expanduser().exists():
+        raise UserError(f"{asked.file} does not exist; write it with: wingbar embed WHAT IMAGES -o {asked.file}")
 
 
 def _check_queries(asked: Search) -> None:

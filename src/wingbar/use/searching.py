@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,13 +16,14 @@ from wingbar.terminal import note
 from wingbar.train.progress import Bar, working
 from wingbar.use.approximate import approximate
 from wingbar.use.embeddings import Embeddings
-from wingbar.use.exact import nearest, pairs_above
+from wingbar.use.exact import Nearest, nearest, pairs_above
 from wingbar.use.formats import open_embeddings
 from wingbar.use.hits import Hit, hits
 from wingbar.use.options import Search
 
 __all__ = ["Answer", "find"]
 
+Allowed: TypeAlias = Bool[np.ndarray, " n"] | None  # rows to search; None: all
 QUICK = 10**8  # comparisons that need no bar
 
 
@@ -47,21 +48,36 @@ def find(asked: Search) -> list[Answer]:
     if asked.duplicates is not None:
         return _groups(file, asked.duplicates, allowed, quiet=asked.quiet)
     queries = _embedded(file, asked) if asked.query else _of_rows(file, _chosen(file, asked))
-    if asked.ann:
-        found = approximate(asked.file, file, asked.ann, queries.vectors, asked.k, own=queries.rows, allowed=allowed)
-        note(f"{asked.ann} finds {100 * found.recall:.1f} % of the {asked.k} nearest of {found.sample} rows")
-        best = found.nearest
-    else:
-        total = len(queries.rows) * len(file.rows)
-        with Bar("comparing", total, quiet=asked.quiet or total < QUICK) as bar:
-            how = {"own": queries.rows, "allowed": allowed, "least": asked.threshold}
-            best = nearest(queries.vectors, file.vectors, asked.k, progress=bar.reach, **how)
-    found_hits = [[hit for hit in some if hit.cosine >= asked.threshold] for some in hits(file, best)]
+    best = (_by_graph if asked.ann else _by_comparing)(file, queries, asked, allowed)
+    found = [[hit for hit in some if hit.cosine >= asked.threshold] for some in hits(file, best)]
     titles = [f"row {row}" if row >= 0 else path for row, path in zip(queries.rows, queries.paths, strict=True)]
-    return [Answer(*one) for one in zip(titles, queries.paths, found_hits, strict=True)]
+    return [Answer(*one) for one in zip(titles, queries.paths, found, strict=True)]
 
 
-def _allowed(file: Embeddings, classes: Sequence[str]) -> Bool[np.ndarray, " n"] | None:
+def _by_comparing(file: Embeddings, queries: _Queries, asked: Search, allowed: Allowed) -> Nearest:
+    total = len(queries.rows) * len(file.rows)
+    with Bar("comparing", total, quiet=asked.quiet or total < QUICK) as bar:
+        return nearest(
+            queries.vectors,
+            file.vectors,
+            asked.k,
+            own=queries.rows,
+            allowed=allowed,
+            least=asked.threshold,
+            progress=bar.reach,
+        )
+
+
+def _by_graph(file: Embeddings, queries: _Queries, asked: Search, allowed: Allowed) -> Nearest:
+    if allowed is not None:
+        raise UserError("a graph cannot be searched for some classes only; leave out --ann or --class")
+    path, library = asked.file.expanduser(), asked.ann or ""
+    found = approximate(path, file, library, queries.vectors, asked.k, own=queries.rows)
+    note(f"{library} finds {100 * found.recall:.1f} % of the {asked.k} nearest of {found.sample} rows")
+    return found.nearest
+
+
+def _allowed(file: Embeddings, classes: Sequence[str]) -> Allowed:
     """The rows to search; None: all."""
     if not classes:
         return None
@@ -128,7 +144,7 @@ def _embedded(file: Embeddings, asked: Search) -> _Queries:
 # --- duplicates ------------------------------------------------------------------------------------------------------
 
 
-def _groups(file: Embeddings, least: float, allowed: Bool[np.ndarray, " n"] | None, *, quiet: bool) -> list[Answer]:
+def _groups(file: Embeddings, least: float, allowed: Allowed, *, quiet: bool) -> list[Answer]:
     """Images that are connected, directly or through others; each beside its cosine to the first of its group."""
     with Bar("comparing all with all", len(file.rows), quiet=quiet or len(file.rows) ** 2 < QUICK) as bar:
         first, second = pairs_above(file.vectors, least, allowed=allowed, progress=bar.reach)

@@ -14,6 +14,8 @@ from wingbar.use.searching import Answer
 
 __all__ = ["tell", "told"]
 
+NAMED = 5  # unreadable files
+
 
 def told(outcome: EmbedOutcome) -> Iterator[str]:
     """What became of a file, then what a person may want to do."""
@@ -27,8 +29,9 @@ def told(outcome: EmbedOutcome) -> Iterator[str]:
         yield f"{file}: {size}; {rows.new:,} new, {rows.changed:,} changed, {kept:,} as before{dropped}."
     if rows.gone > rows.dropped:
         yield f"{_files(rows.gone)} no longer there, and still in it; --drop removes such rows."
-    if outcome.unreadable:
-        yield f"{_files(len(outcome.unreadable))} unreadable and left out, first {outcome.unreadable[0]}."
+    if bad := outcome.unreadable:
+        more = f" and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
+        yield f"{_files(len(bad))} unreadable and left out: {'; '.join(bad[:NAMED])}{more}."
 
 
 def _files(count: int) -> str:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Shaped
 from PIL import Image
 from torch import Tensor
 
+from wingbar.config.sections import DataSettings
 from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image, prepare_pillow
 from wingbar.data.parallel import in_order
 from wingbar.data.store import find_images
@@ -34,7 +35,7 @@ __all__ = ["Loaded", "Pictured", "load", "open_maker"]
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
 Pictured: TypeAlias = str | Path | Image.Image | Shaped[Tensor, "*n 3 h w"]
 Task = Callable[[], Picture | Unreadable]
-SHARPER = 256 / 224  # images are decoded to a little more than the side of what is seen of them
+SHARPER = 256 / 224  # the centre is cut from this much: large images are decoded to no less
 
 
 class Loaded:
@@ -140,7 +141,7 @@ def open_maker(wanted: Wanted, *, weights: str = "", name: str = "", size: int |
         weights=str(Path(weights).expanduser().absolute()) if Path(weights).expanduser().is_file() else weights,
         identity=embedder.identity,
         size=seen,
-        stored=candidate.config.data.stored if candidate.config else max(256, round(seen * SHARPER)),
+        stored=max(DataSettings().stored, round(seen * SHARPER)),
         mean=tuple(MEAN),
         std=tuple(STD),
     )

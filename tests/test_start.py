@@ -16,7 +16,11 @@ import wingbar
 from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
-COMMANDS = ("try", "recipes", "train", "resume", "evaluate", "show", "report", "reproduce", "bench", "cache", "data")
+COMMANDS = (
+    *("try", "recipes", "train", "resume", "evaluate", "embed", "search"),
+    *("show", "report", "reproduce", "bench", "cache", "data"),
+)
+STOCK = "embed resnet50 {taken} --encoder.weights random"
 ANSWERED = [
     "",
     "--help",
@@ -67,6 +71,24 @@ REFUSED = {  # command line → what its one sentence is about
     "evaluate resnet50 --encoder.weights random --data.root {taken} --batch 0": "batch",
     "evaluate resnet50 --encoder.weights random --data.root {taken} --out {file}": "is a file",
     "evaluate resnet50 --encoder.weights random --data.root {free} --data.name folder": "is missing",
+    "embed {free} {taken} -o {free}.npz": "no run and no weights file",
+    "embed {run} {taken} -o {free}.npz": "no encoder yet",
+    "embed resnet50 {free} --encoder.weights random -o {free}.npz": "does not exist",
+    f"{STOCK} -o {{free}}.txt": ".npz or .map",
+    f"{STOCK} -o {{file}}/birds.npz": "is a file",
+    f"{STOCK} -o {{free}}.npz --batch 0": "batch",
+    f"{STOCK} -o {{free}}.npz --neighbours 0": "neighbours",
+    f"{STOCK} -o {{free}}.npz --data.size 7": "data.size",
+    f"{STOCK} -o {{free}}.npz --device gpu": "'gpu'",
+    "search {free}.npz --row 1": "wingbar embed",
+    "search {file} --row 1": ".npz or .map",
+    "search {free}.npz": "give one of them",
+    "search {free}.npz --row 1 --path birds.png": "give one of them",
+    "search {free}.npz {free}.png": "the query",
+    "search {free}.npz --row 1 --k 0": "at least 1",
+    "search {free}.npz --row 1 --threshold 2": "threshold",
+    "search {free}.npz --duplicates 0": "duplicates",
+    "search {free}.npz --row 1 --sheet {free}.pdf": ".png",
     "show": "nothing to show",
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
@@ -97,6 +119,8 @@ MISTYPED = [
     "train --epohcs 1",
     "train --data.size large",
     "evaluate",
+    "embed",
+    "search",
     "resume",
     "try --image 3",
     "cache lst",
@@ -213,7 +237,8 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
     modules = (
         *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
-        *("use.pick", "reproduce.story", "reproduce.session", "reproduce.bench.step"),
+        *("use.embedding", "use.searching", "use.loaded", "use.words", "use.pick"),
+        *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
     )
     imports = ", ".join(f"wingbar.{name}" for name in modules)
     script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"

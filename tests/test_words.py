@@ -22,7 +22,7 @@ SMALL = {
     "run": {"epochs": 1, "device": "cpu", "seed": 7, "tensorboard": False},
 }
 COMMANDS = (
-    *(["try"], ["train"], ["evaluate"], ["show"], ["report"], ["reproduce"]),
+    *(["try"], ["train"], ["evaluate"], ["embed"], ["show"], ["report"], ["reproduce"]),
     *(["bench", "step"], ["bench", "data"], ["bench", "train"], ["data", "check"]),
 )
 # One line per thing: the word that every command has for it, and what is never one, as it was or as one might guess.

@@ -1,6 +1,7 @@
 """wingbar: self-supervised learning for fine-grained visual recognition.
 
-`wingbar.fit("photos/", out="runs/a")` trains; the parts below build anything else. Each is imported when it is used.
+`wingbar.fit("photos/", out="runs/a")` trains, `wingbar.load("runs/a")` embeds and searches; the parts below
+build anything else. Each is imported when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -45,5 +46,7 @@ if TYPE_CHECKING:
     from wingbar.types import Batch as Batch
     from wingbar.types import Encoded as Encoded
     from wingbar.types import Output as Output
+    from wingbar.use.loaded import Loaded as Loaded
+    from wingbar.use.loaded import load as load
 
 lazily(__name__)

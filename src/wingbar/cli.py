@@ -38,6 +38,7 @@ from wingbar.show.report.command import report
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
+from wingbar.use.command import embed, search
 from wingbar.use.pickcommand import pick_data
 
 __all__ = ["main"]
@@ -146,6 +147,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": _train,
     "resume": _resume,
     "evaluate": evaluate,
+    "embed": embed,
+    "search": search,
     "show": show,
     "report": report,
     "reproduce": reproduce,

@@ -27,6 +27,7 @@ _OLD: dict[str, Mapping[str, str]] = {
     "try": OF_THE_WHOLE | {"epochs": "run.epochs", "images": "data.images", "classes": "data.classes"},
     "train": OF_THE_WHOLE | {"epochs": "run.epochs", "batch": "data.batch", "size": "data.size"},
     "evaluate": OF_THE_WHOLE | _ENCODER | _DATA,
+    "embed": {"run.out": "out", "run.device": "device", **_ENCODER, "name": "data.name", "size": "data.size"},
     "show": OF_THE_WHOLE | _ENCODER | _DATA,
     "report": OF_THE_WHOLE | _DATA | {"points": "map.points", "how": "map.how"},
     "reproduce": OF_THE_WHOLE | _ENCODER | {"epochs": "run.epochs", "probe-epochs": "paper.epochs", "seeds": "seed"},

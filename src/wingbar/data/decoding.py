@@ -25,6 +25,7 @@ __all__ = [
     "Unreadable",
     "decode_all",
     "decode_file",
+    "decode_image",
     "open_upright",
     "prepare_pillow",
     "upright_size",
@@ -110,7 +111,7 @@ def prepare_pillow() -> None:
 
 def decode_file(path: Path, *, side: int) -> Picture | Unreadable:
     """The picture in a file, the first one if there are several, squashed to (3, side, side)."""
-    return _opened(path, lambda file: _decode(file, side))
+    return _opened(path, lambda file: decode_image(file, side=side))
 
 
 def open_upright(path: Path) -> Image.Image | Unreadable:
@@ -157,7 +158,8 @@ def _check_pixels(file: Image.Image, size: int) -> None:
         raise ValueError(f"{file.width} × {file.height} pixels in {size} bytes: cut off, or a decompression bomb")
 
 
-def _decode(file: Image.Image, side: int) -> Picture:
+def decode_image(file: Image.Image, *, side: int) -> Picture:
+    """An opened picture, upright and in RGB, squashed to (3, side, side)."""
     width, height = file.size
     drafted = file.draft(None, (2 * side, 2 * side))  # JPEG can decode to a half, a quarter or an eighth
     with _one_large_at_a_time if file.width * file.height > LARGE else nullcontext():

@@ -11,7 +11,7 @@ import torch
 
 from wingbar.config.settings import Config
 from wingbar.evaluate.wanted import Wanted
-from wingbar.models.embedder import SIZE, Embedder, open_embedder
+from wingbar.models.embedder import SIZE, Embedder, embedder_size, open_embedder
 from wingbar.models.encoder import Encoder
 from wingbar.models.weights import encoder_with_weights, image_size
 
@@ -43,7 +43,7 @@ def find_candidate(wanted: Wanted, *, encoder: str = "", weights: str = "", seed
         return _of_run(wanted, wanted.folder, wanted.config)
     path = Path(wanted.name).expanduser()
     if path.exists():
-        size = SIZE if path.is_dir() else image_size(path) or SIZE
+        size = embedder_size(path) if path.is_dir() else image_size(path) or SIZE
         return Candidate(wanted.name, partial(open_embedder, path, name=encoder), None, size)
     begun = partial(_named, wanted.name, weights, seed)
     return Candidate(wanted.name, partial(_pooled, begun, SIZE), begun, SIZE)

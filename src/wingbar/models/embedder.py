@@ -39,7 +39,7 @@ from wingbar.models.whitening import Whitening, whiten
 from wingbar.tensors import save_tensors
 from wingbar.types import MEAN, STD, Method
 
-__all__ = ["Embedder", "embedder_of", "load_embedder", "open_embedder", "save_embedder"]
+__all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder"]
 
 FOLDER, ABOUT, WEIGHTS, WHITE = "embedder", "embedder.json", "weights.safetensors", "whitening.safetensors"
 ENCODER = "encoder.safetensors"
@@ -186,6 +186,11 @@ def load_embedder(folder: Path) -> Embedder:
     method = _built(config, build_encoder(trunk["name"], layout=trunk["layout"]), load_file(folder / WEIGHTS))
     found = embedder_of(method, config)
     return Embedder(found.encoder, size=size, own=method, config=config, whitening=whitening).eval()
+
+
+def embedder_size(folder: Path) -> int:
+    """Side of the images that an embedder in a folder takes."""
+    return int(_read_about(folder / ABOUT)["images"]["size"])
 
 
 def _built(config: Config, encoder: Encoder, state: Mapping[str, Tensor]) -> Any:

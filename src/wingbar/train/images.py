@@ -18,7 +18,7 @@ from wingbar.data.store import Store
 from wingbar.terminal import note
 from wingbar.train.progress import Bar
 
-__all__ = ["count", "find_source", "open_saliency", "open_source"]
+__all__ = ["count", "find_source", "open_saliency", "open_source", "reporting"]
 
 
 def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
@@ -36,7 +36,7 @@ def find_source(config: Config, split: Literal["train", "test"] = "train") -> So
 def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store:
     """The images, decoded or drawn, with bars and notes on the way."""
     data = config.data
-    with _reporting(quiet=quiet) as report:
+    with reporting(quiet=quiet) as report:
         for note in source.notes if isinstance(source, Listing) else ():
             report.say(note)
         store = load(
@@ -58,13 +58,13 @@ def open_saliency(config: Config, store: Store, *, quiet: bool = False) -> Store
     asked = [part.settings.saliency for part in config.wrappers if part.entry.saliency]
     if not asked or store.saliency is not None:
         return store
-    with _reporting(quiet=quiet) as report:
+    with reporting(quiet=quiet) as report:
         cache = cache_root() if config.data.cache else None
         return with_saliency(store, asked[0], cache=cache, workers=config.data.workers, report=report)
 
 
 @contextmanager
-def _reporting(*, quiet: bool) -> Iterator[Reporter]:
+def reporting(*, quiet: bool) -> Iterator[Reporter]:
     """One bar at a time, sentences on stderr; quiet ones say nothing."""
     with ExitStack() as shown:
 

@@ -1,0 +1,148 @@
+"""An embedder that is ready for images of any kind: `wingbar.load("runs/a").embed(["a.jpg"])`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from PIL import Image
+from torch import Tensor
+
+from wingbar.config.sections import DataSettings
+from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image, prepare_pillow
+from wingbar.data.parallel import in_order
+from wingbar.data.store import find_images
+from wingbar.errors import UserError
+from wingbar.evaluate.candidates import find_candidate
+from wingbar.evaluate.subject import exact, prepared
+from wingbar.evaluate.wanted import Wanted, find_wanted
+from wingbar.models.embedder import Embedder
+from wingbar.models.encoder import check_size
+from wingbar.train.machine import choose_device
+from wingbar.types import MEAN, STD
+from wingbar.use.embeddings import Maker
+from wingbar.use.exact import nearest
+from wingbar.use.formats import open_embeddings
+from wingbar.use.hits import Hit, hits
+
+__all__ = ["Loaded", "Pictured", "load", "open_maker"]
+
+# A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
+Pictured: TypeAlias = str | Path | Image.Image | Shaped[Tensor, "*n 3 h w"]
+Task = Callable[[], Picture | Unreadable]
+SHARPER = 256 / 224  # the centre is cut from this much: large images are decoded to no less
+
+
+class Loaded:
+    """Images in, vectors out; or what in an embeddings file is like them."""
+
+    def __init__(self, embedder: Embedder, maker: Maker, device: torch.device) -> None:
+        self.maker, self.device = maker, device
+        self.embedder = embedder.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
+        self.prepare = prepared("centre", size=maker.size)
+        blank = Picture(np.zeros((3, maker.stored, maker.stored), dtype=np.uint8), 1.0)
+        self.dim = self.vectors([blank]).shape[1]
+
+    def embed(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> Float[Tensor, "n dim"]:
+        """The vectors of image files, folders of them, Pillow's images, or tensors (bytes, or floats from 0 to 1)."""
+        given = [images] if isinstance(images, str | Path | Image.Image | Tensor) else images
+        tasks = [task for one in given for task in self._tasks(one)]
+        prepare_pillow()
+        found, waiting = [np.empty((0, self.dim), dtype=np.float32)], list[Picture]()
+        for picture in in_order(lambda task: task(), tasks, window=batch):
+            if isinstance(picture, Unreadable):
+                raise UserError(f"this is no readable image: {picture.reason}")
+            waiting.append(picture)
+            if len(waiting) == batch:
+                found.append(self.vectors(waiting))
+                waiting = []
+        return torch.from_numpy(np.concatenate([*found, *([self.vectors(waiting)] if waiting else [])]))
+
+    def search(
+        self,
+        index: str | Path,
+        query: Pictured | Sequence[Pictured],
+        k: int = 10,
+        *,
+        threshold: float = -1.0,
+    ) -> list[list[Hit]]:
+        """For each query its `k` most similar images in an embeddings file, best first."""
+        file = open_embeddings(Path(index))
+        if file.about.maker.fingerprint != self.maker.fingerprint:
+            raise UserError(
+                f"{index} holds vectors of {file.about.maker.what}, which is not {self.maker.what} or not as it was; "
+                "search with the one that wrote it, or embed the images anew"
+            )
+        return hits(file, nearest(self.embed(query).numpy(), file.vectors, k, least=threshold))
+
+    @torch.no_grad()
+    def vectors(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "n dim"]:
+        """Of one batch of decoded images."""
+        images = torch.from_numpy(np.stack([picture.pixels for picture in pictures])).to(self.device)
+        aspect = torch.tensor([picture.aspect for picture in pictures], device=self.device)
+        with exact():
+            seen = self.prepare(images, aspect).contiguous(memory_format=torch.channels_last)
+            return self.embedder(seen).float().cpu().numpy()
+
+    def _tasks(self, image: Pictured) -> Iterator[Task]:
+        """What decodes each of the images that this stands for."""
+        side = self.maker.stored
+        if isinstance(image, Image.Image):
+            yield partial(decode_image, image.copy(), side=side)  # decoding may shrink the original
+        elif isinstance(image, Tensor):
+            yield from (partial(decode_image, picture, side=side) for picture in _pictures(image))
+        else:
+            path = Path(image).expanduser()
+            yield from (partial(_decoded, one, side) for one in (find_images(path) if path.is_dir() else [path]))
+
+
+def _decoded(path: Path, side: int) -> Picture | Unreadable:
+    found = decode_file(path, side=side)
+    return Unreadable(f"{path}: {found.reason}") if isinstance(found, Unreadable) else found
+
+
+def _pictures(pixels: Shaped[Tensor, "*n 3 h w"]) -> Iterator[Image.Image]:
+    if pixels.ndim not in (3, 4) or pixels.shape[-3] != 3:
+        raise UserError(f"a tensor of images is (3, h, w) or (n, 3, h, w), this one is {tuple(pixels.shape)}")
+    if pixels.is_floating_point():
+        if not 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
+            raise UserError("a tensor of images holds bytes, or numbers from 0 to 1; undo its normalisation first")
+        pixels = (pixels * 255).round().to(torch.uint8)
+    for one in pixels.reshape(-1, *pixels.shape[-3:]):
+        yield Image.fromarray(one.permute(1, 2, 0).cpu().numpy())
+
+
+# --- finding it ------------------------------------------------------------------------------------------------------
+
+
+def load(
+    what: str | Path, *, weights: str = "", name: str = "", size: int | None = None, device: str = "auto"
+) -> Loaded:
+    """A run, an embedder's folder, a weights file (`name` is its architecture, if it does not say), or a model's name
+    with `weights`, ready for images."""
+    wanted = find_wanted(str(what), weights=weights)
+    return open_maker(wanted, weights=weights, name=name, size=size, device=device)
+
+
+def open_maker(wanted: Wanted, *, weights: str = "", name: str = "", size: int | None = None, device: str) -> Loaded:
+    """Load what was asked for, and say all that decides its vectors."""
+    candidate = find_candidate(wanted, encoder=name, weights=weights)
+    embedder, seen = candidate.load(), size or candidate.size
+    check_size(embedder.encoder, seen)
+    path = Path(wanted.name).expanduser()
+    maker = Maker(
+        what=str(path.absolute()) if path.exists() else wanted.name,
+        name=name,
+        weights=str(Path(weights).expanduser().absolute()) if Path(weights).expanduser().is_file() else weights,
+        identity=embedder.identity,
+        size=seen,
+        stored=max(DataSettings().stored, round(seen * SHARPER)),
+        mean=tuple(MEAN),
+        std=tuple(STD),
+    )
+    return Loaded(embedder, maker, choose_device(device))

@@ -1,0 +1,109 @@
+"""The rows of an embeddings file: those it has, those that changed, new ones behind them; and columns made of all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from wingbar.errors import UserError
+from wingbar.train.progress import Bar, working
+from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow
+from wingbar.use.exact import QUERIES, Vectors, nearest
+from wingbar.use.formats import write_embeddings
+from wingbar.use.parts import Joined, PartShelf
+
+__all__ = ["EmbedOutcome", "MergedRows", "bring_up_to_date", "merged"]
+
+FEWEST = 3  # images of a map: fewer have no shape
+
+
+class MergedRows(NamedTuple):
+    """What a file is to hold, and what of that is different from before."""
+
+    rows: list[IndexRow]
+    vectors: Vectors
+    new: int
+    changed: int
+    gone: int  # files that are no longer there
+    dropped: int  # rows of these
+
+
+class EmbedOutcome(NamedTuple):
+    """What became of a file."""
+
+    file: Path
+    about: IndexAbout
+    merged: MergedRows
+    written: bool
+    unreadable: Sequence[str] = ()
+
+
+def merged(now: Sequence[IndexRow], old: Embeddings | None, shelf: PartShelf, *, drop: bool) -> MergedRows:
+    """Old rows keep their places, with what is known of their images now; new ones come behind them."""
+    before = old.rows if old else []
+    origins = {content: (1 + part, row) for content, (part, row) in shelf.places.items()}
+    origins |= {row.content: (0, place) for place, row in reversed([*enumerate(before)])}
+    listed = {row.path: row for row in now if row.content in origins}
+    rows, changed, gone = list[IndexRow](), 0, 0
+    for was in before:
+        one = listed.pop(was.path, was)
+        is_gone = one is was and _is_gone(was.path)
+        changed, gone = changed + (one.content != was.content), gone + is_gone
+        if not (is_gone and drop):
+            rows.append(one)
+    source, row = np.array([origins[one.content] for one in (*rows, *listed.values())]).reshape(-1, 2).T
+    nothing = np.empty((0, shelf.dim), dtype=shelf.kind)
+    vectors = Joined([old.vectors if old else nothing, *shelf.arrays], source, row)
+    return MergedRows([*rows, *listed.values()], vectors, len(listed), changed, gone, gone * drop)
+
+
+def _is_gone(path: str) -> bool:
+    """Whether a row's file is no longer there; images of sets without files cannot go."""
+    return os.path.isabs(path) and not os.path.lexists(path)
+
+
+def bring_up_to_date(
+    file: Path, about: IndexAbout, rows: MergedRows, old: Embeddings | None, *, quiet: bool
+) -> EmbedOutcome:
+    """Write the file, if anything in it is not as it should be."""
+    same = old is not None and old.about == about and old.rows == rows.rows
+    if not same:
+        extras = _places(about, rows.vectors, quiet=quiet) | _neighbours(about, rows.vectors, quiet=quiet)
+        write_embeddings(file, Embeddings(about, rows.rows, rows.vectors, extras))
+    return EmbedOutcome(file, about, rows, written=not same)
+
+
+def _places(about: IndexAbout, vectors: Vectors, *, quiet: bool) -> dict[str, np.ndarray]:
+    """Every image in two dimensions, as `wingbar show map` has it: of directions, not of lengths."""
+    if about.map is None:
+        return {}
+    if vectors.shape[0] < FEWEST:
+        raise UserError(f"a map needs {FEWEST} images or more, and there are {vectors.shape[0]}; leave out --map")
+    import torch
+
+    from wingbar.methods.losses import unit_length
+    from wingbar.show.map import PROJECTIONS
+
+    with working(f"mapping {vectors.shape[0]:,} images", quiet=quiet):
+        found = PROJECTIONS[about.map](unit_length(torch.from_numpy(vectors[:]).double()), 0).places.numpy()
+    return {"projection_x": found[:, 0].copy(), "projection_y": found[:, 1].copy()}
+
+
+def _neighbours(about: IndexAbout, vectors: Vectors, *, quiet: bool) -> dict[str, np.ndarray]:
+    """The nearest other images of every image, and 1 − cosine, which is how Embedding Atlas measures them."""
+    if about.neighbours is None:
+        return {}
+    count = vectors.shape[0]
+    k = min(about.neighbours, count - 1)
+    ids, distances = np.empty((count, k), dtype=np.int64), np.empty((count, k), dtype=np.float32)
+    with Bar("finding neighbours", count, quiet=quiet) as bar:
+        for start in range(0, count if k else 0, QUERIES):
+            own = np.arange(start, min(start + QUERIES, count))
+            found = nearest(vectors[own], vectors, k, own=own)
+            ids[own], distances[own] = found.rows, 1 - found.cosines
+            bar.reach(int(own[-1]) + 1)
+    return {"neighbor_ids": ids, "neighbor_distances": distances}

@@ -1,0 +1,80 @@
+"""The images to embed: every one of a folder, a CSV file or a data set, whatever its split."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from wingbar.data.cache import Reporter
+from wingbar.data.contents import content_hashes, digest
+from wingbar.data.decoding import Picture, Unreadable, decode_file
+from wingbar.data.entry import HASHES, cache_root
+from wingbar.data.guess import guess, read_splits
+from wingbar.data.listing import Listing
+from wingbar.data.store import find_images
+from wingbar.use.embeddings import IndexRow
+
+__all__ = ["ToEmbed", "find_source", "written"]
+
+Decode = Callable[[], Picture | Unreadable]
+
+
+class ToEmbed(NamedTuple):
+    """Images and, for each, what makes a picture of it; row i is the same image in both."""
+
+    rows: list[IndexRow]
+    decode: list[Decode]
+
+
+def find_source(images: str, *, name: str | None, side: int, workers: int, report: Reporter) -> ToEmbed:
+    """All images of all splits, in the order of their paths; their contents are hashed, nothing is decoded."""
+    found = name or guess(images)
+    splits = read_splits(found, images)
+    own = found in ("folder", "flat")  # their notes are about splits, and here every image counts
+    for note in dict.fromkeys(note for listing in splits.values() for note in listing.notes if not own):
+        report.say(note)
+    if any(listing.pixels is not None for listing in splits.values()):
+        return _of_pixels(splits)
+    labels = {path: label for listing in splits.values() for path, label in _labels(listing).items()}
+    if own:
+        for path in find_images(images):
+            labels.setdefault(os.path.abspath(path), "")  # of folders that belong to no split
+    paths = [Path(path) for path in sorted(labels)]
+    hashes = content_hashes(
+        paths, cache_root() / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
+    )
+    rows = [
+        IndexRow(written(path), labels[str(path)], content.hex()) for path, content in zip(paths, hashes, strict=True)
+    ]
+    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths])
+
+
+def _labels(listing: Listing) -> dict[str, str]:
+    """Full path of each image → its class."""
+    names = _classes(listing)
+    return {os.path.abspath(path): label for path, label in zip(listing.paths, names, strict=True)}
+
+
+def _classes(listing: Listing) -> list[str]:
+    if listing.labels is None:
+        return [""] * len(listing.names)
+    return [written(listing.classes[label]) for label in listing.labels.tolist()]
+
+
+def _of_pixels(splits: Mapping[str, Listing]) -> ToEmbed:
+    """Of a set that has no image files."""
+    rows, decode = list[IndexRow](), list[Decode]()
+    for listing in splits.values():
+        assert listing.pixels is not None
+        for name, label, pixels in zip(listing.names, _classes(listing), listing.pixels.numpy(), strict=True):
+            rows.append(IndexRow(f"{listing.root.name}/{name}", label, digest(pixels.tobytes()).hex()))
+            decode.append(partial(Picture, pixels, 1.0))
+    return ToEmbed(rows, decode)
+
+
+def written(path: str | Path) -> str:
+    """A name as files of any format can hold it: bytes that are no text are escaped."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")

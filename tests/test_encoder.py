@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from contextlib import suppress
 from functools import cache
 
@@ -16,6 +17,7 @@ from torch.testing import assert_close
 from torchvision import models
 
 from wingbar.errors import UserError
+from wingbar.models.embedder import Embedder, load_embedder, save_embedder
 from wingbar.models.encoder import (
     Encoder,
     check_size,
@@ -25,6 +27,9 @@ from wingbar.models.encoder import (
     zero_init_residuals,
 )
 from wingbar.models.trunks import build_encoder
+from wingbar.models.weights import load_encoder, save_encoder, weights_hash
+from wingbar.tensors import save_tensors
+from wingbar.types import IMAGENET, Pixels
 
 # name: (attribute that is torchvision's classifier, width of the vector, does the vector equal the map's mean)
 TORCHVISION = {
@@ -389,3 +394,52 @@ def test_checking_the_size_leaves_no_trace():
     before, found = state_of(encoder), modes(encoder)
     check_size(encoder, 32)
     assert same_state(encoder.state_dict(), before) and modes(encoder) == found and encoder.training
+
+
+# --- pixels of another normalisation ---------------------------------------------------------------------------------
+
+HALF = Pixels((0.5, 0.5, 0.5), (0.5, 0.25, 0.5))
+
+
+def test_a_trunk_gets_pixels_as_it_wants_them():
+    """By way of [0, 1], as its authors would have normalised them."""
+    encoder = build_encoder("timm/test_resnet").double().eval()
+    pixels = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    usual, own = (
+        (pixels - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1) for mean, std in (IMAGENET, HALF)
+    )
+    with torch.no_grad():
+        before, wanted = encoder(usual).vector, encoder(own).vector
+        encoder.expect(HALF)
+        assert_close(encoder.double()(usual).vector, wanted, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(before, wanted, rtol=1e-2)
+    assert not any(name.endswith(("scale", "shift")) for name in encoder.state_dict())
+
+
+def test_what_is_saved_says_its_pixels_and_is_another_encoder(tmp_path):
+    encoder = build_encoder("timm/test_resnet").eval()
+    plain = weights_hash(encoder)
+    encoder.expect(HALF)
+    assert weights_hash(encoder) != plain
+    save_encoder(encoder, tmp_path / "own.safetensors", size=32)
+    again = load_encoder(tmp_path / "own.safetensors")
+    image = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert again.pixels == HALF and torch.equal(again(image).vector, encoder(image).vector)
+    save_embedder(Embedder(encoder, size=32), tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "embedder" / "embedder.json").read_text())
+    assert about["images"]["mean"] == list(HALF.mean) and about["images"]["std"] == list(HALF.std)
+    with torch.no_grad():
+        assert torch.equal(load_embedder(tmp_path / "run" / "embedder")(image), encoder(image).vector)
+
+
+def test_pixels_in_words_and_nonsense(tmp_path):
+    encoder = build_encoder("timm/test_resnet")
+    for mean, std, wrong in (("0.5 0.5 0.5", "0.5 0.25 0.5", False), ("0.5", "0.5", True), ("0 0 0", "0 1 1", True)):
+        path = tmp_path / "file.safetensors"
+        save_tensors(path, encoder.trunk.state_dict(), metadata={"arch": encoder.name, "mean": mean, "std": std})
+        if wrong:
+            with pytest.raises(UserError, match="both need three numbers"):
+                load_encoder(path)
+        else:
+            assert load_encoder(path).pixels == HALF

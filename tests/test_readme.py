@@ -25,6 +25,7 @@ from wingbar.models import trunks
 from wingbar.reproduce.options import Reproduce
 from wingbar.show.options import Show
 from wingbar.show.report.options import AskedReport
+from wingbar.types import IMAGENET
 
 ROOT = Path(__file__).parents[1]
 # What the paper trains for minutes on a GPU, in seconds.
@@ -86,7 +87,7 @@ def somebodys_place(tmp_path, monkeypatch) -> None:
     save_file(build_encoder("resnet18").trunk.state_dict(), "my.safetensors")
     for name, recipe in RECIPES.items():
         monkeypatch.setitem(RECIPES, name, small(recipe))
-    monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: build_encoder(name).trunk.state_dict())
+    monkeypatch.setattr(trunks, "fetch_weights", lambda name, _: (build_encoder(name).trunk.state_dict(), IMAGENET))
 
 
 def snippets(page: str) -> list[tuple[str, str]]:

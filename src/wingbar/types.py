@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
 
 __all__ = [
+    "IMAGENET",
     "MEAN",
     "STD",
     "Batch",
@@ -24,6 +25,7 @@ __all__ = [
     "Network",
     "Output",
     "ParamGroup",
+    "Pixels",
     "Preparation",
     "Probe",
     "Seen",
@@ -32,8 +34,16 @@ __all__ = [
 ]
 
 
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet's pixels: every encoder, view and decoder here works in this space
-STD = (0.229, 0.224, 0.225)
+class Pixels(NamedTuple):
+    """How pixels in [0, 1] are normalised, by channel: (pixel − mean) / std."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+# Every image, view and decoder here works in this space; a trunk that wants another gets it at its door.
+IMAGENET = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+MEAN, STD = IMAGENET
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,7 @@ class Encodes(Network, Protocol):
     name: str
     dim: int
     layout: Literal["pytorch", "caffe"]
+    pixels: Pixels
     trunk: nn.Module
 
     def __call__(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:

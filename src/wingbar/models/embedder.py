@@ -37,7 +37,7 @@ from wingbar.models.weights import (
 )
 from wingbar.models.whitening import Whitening, whiten
 from wingbar.tensors import save_tensors
-from wingbar.types import MEAN, STD, Method
+from wingbar.types import Method, Pixels
 
 __all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder"]
 
@@ -155,7 +155,7 @@ def _about(embedder: Embedder, recipe: str) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "encoder": {"name": encoder.name, "layout": encoder.layout, "dim": encoder.dim},
-        "images": {"size": embedder.size, "view": "centre", "mean": MEAN, "std": STD},
+        "images": {"size": embedder.size, "view": "centre", "mean": encoder.pixels.mean, "std": encoder.pixels.std},
         "feature": "pooled" if embedder.config is None else json.loads(to_json(embedder.config)),
         "whitening": None if white is None else {"power": white.power, "dim": white.axes.shape[1]},
         "recipe": recipe,
@@ -183,7 +183,9 @@ def load_embedder(folder: Path) -> Embedder:
     from wingbar.models.trunks import build_encoder
 
     config, trunk = from_json(json.dumps(about["feature"])), about["encoder"]
-    method = _built(config, build_encoder(trunk["name"], layout=trunk["layout"]), load_file(folder / WEIGHTS))
+    encoder = build_encoder(trunk["name"], layout=trunk["layout"])
+    encoder.expect(Pixels(*(tuple(about["images"][name]) for name in ("mean", "std"))))
+    method = _built(config, encoder, load_file(folder / WEIGHTS))
     found = embedder_of(method, config)
     return Embedder(found.encoder, size=size, own=method, config=config, whitening=whitening).eval()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.errors import UserError
-from wingbar.types import Encoded, Encodes, Network
+from wingbar.types import IMAGENET, Encoded, Encodes, Network, Pixels
 
 __all__ = [
     "Encoder",
@@ -36,6 +36,9 @@ Layout = Literal["pytorch", "caffe"]  # where a bottleneck has its stride: in th
 class Encoder(nn.Module):
     """f: image → map and vector. `trunk` is the library's own model without its classifier, with its own keys."""
 
+    scale: Tensor  # from ImageNet's pixels to the trunk's, where these are others
+    shift: Tensor
+
     def __init__(
         self,
         trunk: nn.Module,
@@ -49,7 +52,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.trunk, self.read = trunk, read
         self.name, self.dim, self.layout = name, dim, layout
-        self.freeze_statistics = freeze_statistics
+        self.freeze_statistics, self.pixels = freeze_statistics, IMAGENET
         self.resting: frozenset[str] = frozenset()  # BatchNorms of stages that do not learn
         self._notice: Callable[[Encoded], Encoded] | None = None  # set by `watched`
         self.train(self.training)
@@ -61,7 +64,16 @@ class Encoder(nn.Module):
 
     def forward(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
         """Map (batch, dim, h, w) and vector (batch, dim)."""
-        return self.read(self.trunk, image)
+        return self.read(self.trunk, image if self.pixels == IMAGENET else image * self.scale + self.shift)
+
+    def expect(self, pixels: Pixels) -> None:
+        """From now on the trunk gets pixels normalised in its own way; what comes in stays as everywhere."""
+        if pixels == self.pixels:
+            return
+        self.pixels = pixels
+        (mean, std), (usual, spread) = (map(torch.tensor, space) for space in (pixels, IMAGENET))
+        for name, value in (("scale", spread / std), ("shift", (usual - mean) / std)):
+            self.register_buffer(name, value.view(3, 1, 1), persistent=False)
 
     def train(self, mode: bool = True) -> Encoder:
         """As usual, but frozen BatchNorm goes on with the statistics it was loaded with; its affine part trains."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import file_digest
@@ -28,7 +28,7 @@ from torchvision import models
 
 from wingbar.errors import UserError
 from wingbar.models.encoder import Encoder, Layout, evaluation_mode
-from wingbar.types import MEAN, STD, Encoded
+from wingbar.types import IMAGENET, Encoded, Pixels
 
 __all__ = ["build_encoder", "fetch_weights"]
 
@@ -213,8 +213,8 @@ class _Source(NamedTuple):
     load: Callable[[], nn.Module]
 
 
-def fetch_weights(name: str, weights: str) -> dict[str, Tensor]:
-    """Named weights, from the library's cache or its server."""
+def fetch_weights(name: str, weights: str) -> tuple[dict[str, Tensor], Pixels]:
+    """Named weights, from the library's cache or its server, and the pixels they were trained on."""
     library, _, bare = name.partition("/")
     try:
         source = (_in_torchvision if library == "torchvision" else _in_timm)(bare, weights)
@@ -227,9 +227,10 @@ def fetch_weights(name: str, weights: str) -> dict[str, Tensor]:
     else:
         _check_complete(source.file)
         trunk = source.load()
-    if library == "timm":
-        _check_pixels(cast(Any, trunk).pretrained_cfg, weights)
-    return dict(trunk.state_dict())
+    if library != "timm":
+        return dict(trunk.state_dict()), IMAGENET
+    cfg = cast(Any, trunk).pretrained_cfg
+    return dict(trunk.state_dict()), Pixels(tuple(cfg["mean"]), tuple(cfg["std"]))
 
 
 def _in_torchvision(name: str, weights: str) -> _Source:
@@ -276,12 +277,3 @@ def _check_complete(file: Path) -> None:
     with file.open("rb") as content:
         if said and not file_digest(content, "sha256").hexdigest().startswith(said[1]):
             raise UserError(f"{file} is damaged or half a download: its SHA-256 is not {said[1]}…; remove it")
-
-
-def _check_pixels(cfg: Mapping[str, Any], weights: str) -> None:
-    """Refuse weights that were trained on pixels of another normalisation: their features would be silently worse."""
-    if (tuple(cfg["mean"]), tuple(cfg["std"])) != (MEAN, STD):
-        raise UserError(
-            f"the weights {weights!r} want pixels normalised by {cfg['mean']} and {cfg['std']}, but wingbar feeds "
-            f"ImageNet's {MEAN} and {STD}; choose other weights"
-        )

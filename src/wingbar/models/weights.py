@@ -19,7 +19,7 @@ from wingbar.config.sections import FILE_ENDINGS
 from wingbar.errors import UserError
 from wingbar.models.encoder import Encoder, Layout
 from wingbar.tensors import save_tensors
-from wingbar.types import MEAN, STD
+from wingbar.types import IMAGENET, Pixels
 
 __all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
 
@@ -52,10 +52,13 @@ def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = F
         found, metadata = _read_file(path)
         encoder = build_encoder(name, layout=_layout(metadata), freeze_statistics=freeze_statistics)
         _load(encoder, found, weights)
+        encoder.expect(_pixels(metadata))
         return encoder
     encoder = build_encoder(name, freeze_statistics=freeze_statistics)
     if weights != "random":
-        _load(encoder, fetch_weights(encoder.name, weights), weights)
+        fetched, pixels = fetch_weights(encoder.name, weights)
+        _load(encoder, fetched, weights)
+        encoder.expect(pixels)
     return encoder
 
 
@@ -68,6 +71,7 @@ def load_encoder(path: str | Path, *, name: str = "") -> Encoder:
 
     encoder = build_encoder(metadata.get("arch", name), layout=_layout(metadata))
     _load(encoder, found, str(path))
+    encoder.expect(_pixels(metadata))
     return encoder.eval()
 
 
@@ -79,7 +83,8 @@ def image_size(path: str | Path) -> int | None:
 
 def weights_hash(encoder: Encoder) -> str:
     """SHA-256 of an encoder's architecture and tensors: the same wherever they lie and however they were stored."""
-    return tensors_hash(encoder.trunk.state_dict(), of=f"{encoder.name}\0{encoder.layout}\0")
+    pixels = "" if encoder.pixels == IMAGENET else f"{encoder.pixels}\0"
+    return tensors_hash(encoder.trunk.state_dict(), of=f"{encoder.name}\0{encoder.layout}\0{pixels}")
 
 
 def tensors_hash(state: Mapping[str, Tensor], *, of: str = "") -> str:
@@ -105,11 +110,21 @@ def save_encoder(encoder: Encoder, path: str | Path, *, size: int, recipe: str =
         "style": encoder.layout,
         "dim": str(encoder.dim),
         "image_size": str(size),
-        "mean": json.dumps(MEAN),
-        "std": json.dumps(STD),
+        "mean": json.dumps(encoder.pixels.mean),
+        "std": json.dumps(encoder.pixels.std),
         "recipe": recipe,
     }
     save_tensors(Path(path), encoder.trunk.state_dict(), metadata=metadata)
+
+
+def _pixels(metadata: Mapping[str, str]) -> Pixels:
+    """How a file's trunk wants its pixels; ImageNet's way if it does not say."""
+    said = [tuple(map(float, re.findall(r"[\d.]+", metadata.get(name, "")))) for name in ("mean", "std")]
+    if not any(said):
+        return IMAGENET
+    if [len(part) for part in said] != [3, 3] or not all(said[1]):
+        raise UserError(f"the weights file says mean {said[0]} and std {said[1]}; both need three numbers, std above 0")
+    return Pixels(*said)
 
 
 def _layout(metadata: Mapping[str, str]) -> Layout:

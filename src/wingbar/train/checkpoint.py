@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from wingbar.errors import Interrupted, UserError
 from wingbar.files import atomic
 from wingbar.train.optim import Optimizers
-from wingbar.types import Method, Output
+from wingbar.types import Encodes, Method, Output
 
 __all__ = ["Keeper", "Position", "capture", "read", "restore", "write"]
 
@@ -40,12 +41,18 @@ def capture(
         "position": position._asdict(),
         "config": config,
         "method": method.state_dict(),
-        "metadata": {"arch": method.encoder.name, "style": method.encoder.layout},
+        "metadata": _about(method.encoder),
         "optimizers": optimizers.state_dict(),
         "views": views.state_dict() if isinstance(views, nn.Module) else {},
         "rng": {"cpu": torch.get_rng_state(), "cuda": _cuda_states()},
     }
     return _cloned(state)
+
+
+def _about(encoder: Encodes) -> dict[str, str]:
+    """What a trunk's weights need beside them."""
+    mean, std = map(json.dumps, encoder.pixels)
+    return {"arch": encoder.name, "style": encoder.layout, "mean": mean, "std": std}
 
 
 def _cuda_states() -> list[Tensor]:

@@ -24,7 +24,6 @@ from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import check_size
 from wingbar.train.machine import choose_device
-from wingbar.types import MEAN, STD
 from wingbar.use.embeddings import Maker
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
@@ -142,7 +141,7 @@ def open_maker(wanted: Wanted, *, weights: str = "", name: str = "", size: int |
         identity=embedder.identity,
         size=seen,
         stored=max(DataSettings().stored, round(seen * SHARPER)),
-        mean=tuple(MEAN),
-        std=tuple(STD),
+        mean=embedder.encoder.pixels.mean,
+        std=embedder.encoder.pixels.std,
     )
     return Loaded(embedder, maker, choose_device(device))

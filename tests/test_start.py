@@ -16,7 +16,22 @@ import wingbar
 from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
-COMMANDS = ("try", "recipes", "train", "resume", "evaluate", "show", "report", "reproduce", "bench", "cache", "data")
+COMMANDS = (
+    *(
+        "try",
+        "recipes",
+        "train",
+        "resume",
+        "evaluate",
+        "show",
+        "report",
+        "export",
+        "reproduce",
+        "bench",
+        "cache",
+        "data",
+    ),
+)
 ANSWERED = [
     "",
     "--help",
@@ -68,6 +83,16 @@ REFUSED = {  # command line → what its one sentence is about
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
     "report {taken}": "no wingbar run",
+    "export {free} --to onnx": "no run and no weights file",
+    "export {run} --to timm": "no encoder yet",
+    "export {taken} --to timm": "no wingbar run",
+    "export resnet50 --to program": "--encoder.weights",
+    "export resnet50 --encoder.weights random --to program --data.size 0": "data.size",
+    "export resnet50 --encoder.weights random --to program --out {free}": ".pt2",
+    "export resnet50 --encoder.weights random --to program --out {file}/a.pt2": "is a file",
+    "export resnet50 --encoder.weights random --to timm --out {taken}": "notes.txt",
+    "export resnet50 --encoder.weights random --to timm --repo a/b": "--to hub",
+    "export resnet50 --encoder.weights random --to hub": "no run",
     "reproduce mian --data lookalike": "'main'",
     "reproduce main": "--data",
     "reproduce main --data lookalike --rows Hours": "row of main",
@@ -84,7 +109,10 @@ REFUSED = {  # command line → what its one sentence is about
     "try --run.epochs 0 --out {free}": "run.epochs",
     "try --out {taken}": "--out",
 }
-MISTYPED = ["train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"]
+MISTYPED = [
+    *("train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"),
+    *("export", "export resnet50 --to tflite"),
+]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
 import contextlib, io, json, sys
@@ -196,7 +224,7 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
     modules = (
         *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
-        *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
+        *("reproduce.story", "reproduce.session", "reproduce.bench.step", "use.export.writing"),
     )
     imports = ", ".join(f"wingbar.{name}" for name in modules)
     script = f"import sys, {imports}; print('torch._dynamo' in sys.modules)"

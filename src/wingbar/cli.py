@@ -38,6 +38,7 @@ from wingbar.show.report.command import report
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
+from wingbar.use.export.command import export
 
 __all__ = ["main"]
 
@@ -132,6 +133,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": evaluate,
     "show": show,
     "report": report,
+    "export": export,
     "reproduce": reproduce,
     "bench": bench,
     "cache": cache,

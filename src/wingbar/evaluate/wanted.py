@@ -50,11 +50,13 @@ def chosen(protocols: Sequence[str]) -> list[str]:
 
 
 def find_wanted(what: str, *, weights: str = "") -> Wanted:
-    """A run's folder (or the encoder in it), a weights file, or a model's name with weights."""
+    """A run's folder (or the encoder in it), an embedder's, a weights file, or a model's name with weights."""
     path = Path(what).expanduser()
     folder = path.parent if path.name == "encoder.safetensors" else path
     if is_run(folder):
         return _run(what, folder)
+    if (path / "embedder.json").exists():
+        return Wanted(what)
     if path.is_dir():
         raise UserError(f"{what} is a folder but no wingbar run; give a run, a weights file or a model's name")
     check_weights(what)

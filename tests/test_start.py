@@ -17,7 +17,7 @@ from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
-    *("try", "recipes", "train", "resume", "evaluate", "embed", "search"),
+    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "export"),
     *("show", "report", "reproduce", "bench", "cache", "data"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
@@ -93,6 +93,16 @@ REFUSED = {  # command line → what its one sentence is about
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
     "report {taken}": "no wingbar run",
+    "export {free} --to onnx": "no run and no weights file",
+    "export {run} --to timm": "no encoder yet",
+    "export {taken} --to timm": "no wingbar run",
+    "export resnet50 --to program": "--encoder.weights",
+    "export resnet50 --encoder.weights random --to program --data.size 0": "data.size",
+    "export resnet50 --encoder.weights random --to program --out {free}": ".pt2",
+    "export resnet50 --encoder.weights random --to program --out {file}/a.pt2": "is a file",
+    "export resnet50 --encoder.weights random --to timm --out {taken}": "notes.txt",
+    "export resnet50 --encoder.weights random --to timm --repo a/b": "--to hub",
+    "export resnet50 --encoder.weights random --to hub": "no run",
     "reproduce mian --data lookalike": "'main'",
     "reproduce main": "--data",
     "reproduce main --data lookalike --rows Hours": "row of main",
@@ -116,15 +126,8 @@ REFUSED = {  # command line → what its one sentence is about
     "try --out {taken}": "--out",
 }
 MISTYPED = [
-    "train --epohcs 1",
-    "train --data.size large",
-    "evaluate",
-    "embed",
-    "search",
-    "resume",
-    "try --image 3",
-    "cache lst",
-    "data pick here there",
+    *("train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"),
+    *("embed", "search", "export", "export resnet50 --to tflite", "data pick here there"),
 ]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
@@ -237,7 +240,7 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
     modules = (
         *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
-        *("use.embedding", "use.searching", "use.loaded", "use.words", "use.pick"),
+        *("use.embedding", "use.searching", "use.loaded", "use.words", "use.pick", "use.export.writing"),
         *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
     )
     imports = ", ".join(f"wingbar.{name}" for name in modules)

@@ -39,6 +39,7 @@ from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
 from wingbar.use.command import embed, search
+from wingbar.use.export.command import export
 from wingbar.use.pickcommand import pick_data
 
 __all__ = ["main"]
@@ -151,6 +152,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "search": search,
     "show": show,
     "report": report,
+    "export": export,
     "reproduce": reproduce,
     "bench": bench,
     "cache": cache,

@@ -183,6 +183,8 @@ class Run:
     """Epochs after which pairs and curves are drawn anew in the run's `pictures`, at most once a minute; 0: never."""
     tensorboard: bool = True
     """Write TensorBoard files when it is installed."""
+    tracker: Literal["wandb", "trackio", "mlflow"] | None = None
+    """Tell a tracker, too, set up by its own environment variables; the run goes on where it fails."""
     overwrite: bool = False
     """Delete what is in `out` first."""
     resume: bool = False

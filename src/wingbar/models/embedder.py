@@ -39,7 +39,7 @@ from wingbar.models.whitening import Whitening, whiten
 from wingbar.tensors import save_tensors
 from wingbar.types import Method, Pixels
 
-__all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder"]
+__all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder", "save_folder"]
 
 FOLDER, ABOUT, WEIGHTS, WHITE = "embedder", "embedder.json", "weights.safetensors", "whitening.safetensors"
 ENCODER = "encoder.safetensors"
@@ -126,7 +126,15 @@ def _tried(method: Method, size: int, hooks: Sequence[RemovableHandle] = ()) -> 
 
 def save_embedder(embedder: Embedder, out: Path, *, recipe: str = "") -> None:
     """The folder `embedder` in `out`, and beside it, last, the trunk alone as encoder.safetensors."""
-    folder = out / FOLDER
+    save_folder(embedder, out / FOLDER, recipe=recipe)
+    if embedder.own is None:
+        _link(out / FOLDER / WEIGHTS, out / ENCODER)
+    else:
+        save_encoder(embedder.encoder, out / ENCODER, size=embedder.size, recipe=recipe)
+
+
+def save_folder(embedder: Embedder, folder: Path, *, recipe: str = "") -> None:
+    """Everything that `load_embedder` needs."""
     if embedder.own is None:
         save_encoder(embedder.encoder, folder / WEIGHTS, size=embedder.size, recipe=recipe)
     else:
@@ -135,10 +143,6 @@ def save_embedder(embedder: Embedder, out: Path, *, recipe: str = "") -> None:
         parts = embedder.whitening._asdict()
         save_tensors(folder / WHITE, {name: parts[name] for name in ("mean", "axes", "variance")})
     write_text(folder / ABOUT, json.dumps(_about(embedder, recipe), indent=2, ensure_ascii=False) + "\n")
-    if embedder.own is None:
-        _link(folder / WEIGHTS, out / ENCODER)
-    else:
-        save_encoder(embedder.encoder, out / ENCODER, size=embedder.size, recipe=recipe)
 
 
 def _enough(embedder: Embedder) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ def _read_vit(trunk: models.VisionTransformer, image: Tensor) -> Encoded:
     """Class token as vector, patch tokens as map; position embeddings are resized to the image, not the model."""
     patches = trunk.conv_proj(image)
     positions = _resized_positions(trunk.encoder.pos_embedding, patches.shape[-2:])
-    tokens = torch.cat([trunk.class_token.expand(len(image), -1, -1), patches.flatten(2).mT], dim=1)
+    tokens = torch.cat([trunk.class_token.expand(image.shape[0], -1, -1), patches.flatten(2).mT], dim=1)
     tokens = trunk.encoder.ln(trunk.encoder.layers(trunk.encoder.dropout(tokens + positions)))
     return Encoded(_as_map(tokens[:, 1:], patches.shape[-2:]), tokens[:, 0])
 

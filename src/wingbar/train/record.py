@@ -1,4 +1,4 @@
-"""The record of a run: a JSON line every few steps, TensorBoard when installed, an alarm when a loss is NaN."""
+"""The record of a run: a JSON line every few steps, told to whoever listens; an alarm when a loss is NaN."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,11 @@ class Recorder:
         every: int,
         batch: int,
         describe: Callable[[int], dict[str, Any]],
-        tensorboard: bool = False,
         remedies: Mapping[str, str] | None = None,  # loss → what to do when it is NaN
     ) -> None:
         self.remedies = remedies or {}
         self.path, self.every, self.batch, self.describe = path, every, batch, describe
         self.listeners: list[Callable[[dict[str, Any]], None]] = []  # told every line
-        if tensorboard and find_spec("tensorboard"):
-            self.listeners.append(_tensorboard(path.parent))
         self.steps: list[int] = []
         self.losses: list[dict[str, Tensor]] = []  # one per forward pass
         self.facts: list[Mapping[str, Tensor | float]] = []
@@ -103,16 +99,3 @@ def _check_finite(losses: dict[str, list[float]], steps: list[int], remedies: Ma
         place, name = min(bad)
         known = {"remedy": remedies[name]} if name in remedies else {}
         raise NonFiniteLoss(steps[place // per_step], name, losses[name][place], **known)
-
-
-def _tensorboard(folder: Path) -> Callable[[dict[str, Any]], None]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def write(line: dict[str, Any]) -> None:
-        for name, value in line.items():
-            if isinstance(value, int | float):
-                writer.add_scalar(f"{line['stage']}/{name}", value, line["step"])
-
-    return write

@@ -23,8 +23,8 @@ UNREADABLE, LOCK = "unreadable.txt", ".lock"
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
     *("run.out", "run.device", "run.precision", "run.channels_last", "run.compile", "run.log_every"),
-    *("run.save_minutes", "run.tensorboard", "run.overwrite", "run.resume", "run.doctor"),
-    *("run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
+    *("run.save_minutes", "run.tensorboard", "run.tracker", "run.overwrite", "run.resume"),
+    *("run.doctor", "run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
 }
 
 

@@ -33,6 +33,7 @@ from wingbar.train.saved import build_keeper, last_good_state, nothing_lost, res
 from wingbar.train.shelf import DecoderShelf, put
 from wingbar.train.sketch import build_sketches
 from wingbar.train.stages import Stage, build_method, build_stages
+from wingbar.train.trackers import Listener, tracking
 from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
 from wingbar.types import Method, Output
 
@@ -132,7 +133,8 @@ def _run_stages(
     """What is left of the run; a decoder that is initialised here is left at its place on the shelf."""
     position = restore(config, stages, method, place=place, say=_notes(quiet=quiet))
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
-    with _signals() as asked_to_stop, drawing as sketches:
+    telling = tracking(config, out, _notes(quiet=quiet))
+    with _signals() as asked_to_stop, drawing as sketches, telling as tell:
         forecast = _forecast(choose_device(config.run.device), _notes(quiet=quiet))
         left = stages[[stage.name for stage in stages].index(position.stage) :]
         for number, stage in enumerate(left):
@@ -146,6 +148,7 @@ def _run_stages(
                 later=left[number + 1 :],
                 alarm=alarm,
                 sketch=sketches.during(stage.name),
+                tell=tell,
                 asked_to_stop=asked_to_stop,
                 forecast=forecast,
                 quiet=quiet,
@@ -165,6 +168,7 @@ def _run_stage(
     later: Sequence[Stage],
     alarm: CollapseAlarm,
     sketch: After,
+    tell: Listener,
     asked_to_stop: Callable[[], int],
     forecast: Callable[[Bar], None],
     quiet: bool,
@@ -175,7 +179,7 @@ def _run_stage(
     behind = sum(other.steps * other.passes for other in later) / stage.passes
     with Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet) as bar:
         recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
-        recorder.listeners += [bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
+        recorder.listeners += [tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
         told = getattr(stage.batches.views, "after_step", None)  # views that look at the method as it learns
         seeing: list[After] = [] if told is None else [lambda step, outputs: recorder.note(told(step, method) or {})]
@@ -206,7 +210,6 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
         every=config.run.log_every,
         batch=config.data.batch,
         describe=describe,
-        tensorboard=config.run.tensorboard,
         remedies={name: remedy for part in config.parts for name, remedy in part.entry.remedies.items()},
     )
 

@@ -1,0 +1,124 @@
+"""The model card: what a run's own record says of it, for people who were not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from wingbar.config.settings import Config, defaults, named
+from wingbar.evaluate.candidates import Candidate
+from wingbar.files import Line, read_lines
+from wingbar.metrics.intervals import Interval
+from wingbar.models.embedder import Embedder
+from wingbar.show.report.origin import data_in_words, summary_of
+from wingbar.train.provenance import installed
+from wingbar.train.runfolder import FREE
+
+__all__ = ["make_card"]
+
+PLACES = {"data.root", "encoder.weights", "run.out"}  # names of folders are nobody's business
+# What those who publish a data set allow, or what its subject forbids.
+TERMS = {
+    "cub200": "Its photographs may be used for non-commercial research and education only.",
+    "aircraft": "Its photographs may be used for non-commercial research only.",
+    "imagenet100": "Its photographs may be used for non-commercial research and education only.",
+    "isic2017": "It is no medical device: nobody may be diagnosed or treated by it.",
+}
+NOT_FOR = (
+    "Recognising, comparing or judging people: it was neither made nor examined for that.",
+    "Decisions without a person who can tell when it is wrong.",
+    "Images unlike those it was trained on, unless it was scored on such images first.",
+)
+
+
+def make_card(embedder: Embedder, candidate: Candidate, *, licence: str, repo: str, timm: bool) -> str:
+    """README.md of a repository: the same for the same run."""
+    config = candidate.config
+    assert config is not None  # only runs have a record
+    parts = (
+        _head(licence, timm=timm),
+        f"# {config.title} on {data_in_words(config)}",
+        summary_of(candidate, config.title),
+        _use(embedder, repo, timm=timm),
+        _data(candidate, config),
+        _scores(embedder, candidate),
+        "\n".join(["## Not for", *(f"- {one}" for one in _not_for(config))]),
+        _settings(config, licence),
+        f"Weights, SHA-256: `{embedder.identity}`. Made with wingbar {installed('wingbar')}.",
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(licence: str, *, timm: bool) -> str:
+    said = [f"license: {licence.lower()}"] if licence and "/" not in licence else []
+    library = "timm" if timm else "wingbar"
+    lines = [f"library_name: {library}", "pipeline_tag: image-feature-extraction", *said, "tags: [self-supervised]"]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _use(embedder: Embedder, repo: str, *, timm: bool) -> str:
+    if timm:
+        code = ["import timm", f'model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()']
+    else:
+        code = ["from wingbar.models.embedder import open_embedder", 'embedder = open_embedder("this folder")']
+    prepared = (
+        f"Images: RGB, the shorter side resized to {round(embedder.size * 256 / 224)} px, then the central square of "
+        f"{embedder.size} px, normalised as ImageNet's are."
+    )
+    return "\n".join(["## Use", "```python", *code, "```", prepared])
+
+
+def _data(candidate: Candidate, config: Config) -> str:
+    assert candidate.folder is not None
+    made_with: dict[str, Any] = json.loads((candidate.folder / "environment.json").read_text(encoding="utf-8"))
+    facts = {
+        "data set": data_in_words(config),
+        "training images, without labels": f"{made_with.get('images', 0):,}",
+        "unreadable files left out": made_with.get("unreadable"),
+        "hash of the split": made_with.get("split"),
+        "hash of the images": made_with.get("contents"),
+    }
+    return "\n".join(["## Data", *(f"- {name}: {value}" for name, value in facts.items() if value)])
+
+
+def _scores(embedder: Embedder, candidate: Candidate) -> str:
+    """The latest of every kind that lie in the run, of these weights and no others."""
+    assert candidate.folder is not None
+    identity, latest = embedder.identity, dict[tuple[str, ...], Line]()
+    for line in read_lines(candidate.folder / "evaluation" / "metrics.jsonl"):
+        if line.get("weights") == identity and "low" in line:
+            latest[tuple(str(line.get(name)) for name in ("metric", "bn", "view", "whiten", "split", "size"))] = line
+    if not latest:
+        return "## Scores\nNot scored; `wingbar evaluate` does."
+    rows = [
+        f"| {line['metric']} | {Interval(line['value'], line['low'], line['high'])} | {line['n']:,} | {_how(line)} |"
+        for line in latest.values()
+    ]
+    head = ["| metric | %, 95 % interval | test images | how |", "|---|---|---|---|"]
+    note = "Frozen features; intervals speak of the choice of test images alone, not of another training."
+    return "\n".join(["## Scores", *head, *rows, "", note])
+
+
+def _how(line: Line) -> str:
+    white = "" if line.get("whiten") is None else f", whitened {line['whiten']:g}"
+    return f"view {line['view']}, BatchNorm {line['bn']}, {line['size']} px{white}"
+
+
+def _not_for(config: Config) -> Iterator[str]:
+    yield from NOT_FOR
+    if config.data.name in TERMS:
+        yield TERMS[config.data.name]
+
+
+def _settings(config: Config, licence: str) -> str:
+    """Those that decide numbers and are not as everybody has them."""
+    usual = defaults(config)
+    own = {name: value for name, value in named(config).items() if name not in FREE | PLACES and value != usual[name]}
+    begun = f"- encoder.weights: {_began(config)}, licence {licence or 'unknown: ask before you use it'}"
+    return "\n".join(["## Settings other than wingbar's defaults", begun, *(f"- {name}: {own[name]}" for name in own)])
+
+
+def _began(config: Config) -> str:
+    """What training began with, without the folder it lay in."""
+    return config.encoder.weights.replace("\\", "/").rpartition("/")[2]

@@ -1,0 +1,112 @@
+"""From what was asked for to a file or a folder that is whole, or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.models.embedder import Embedder
+from wingbar.models.encoder import check_size
+from wingbar.train.provenance import installed
+from wingbar.use.export.deployed import Compared
+from wingbar.use.export.hub import fill_hub, licence_of, send
+from wingbar.use.export.options import OURS, Export, resolve
+from wingbar.use.export.program import write_onnx, write_program
+from wingbar.use.export.timmfolder import write_timm
+
+__all__ = ["Exported", "write_export"]
+
+FILES = {"onnx": write_onnx, "program": write_program}
+
+
+class Exported(NamedTuple):
+    """What was written, and what there is to say of it."""
+
+    files: list[Path]
+    check: Compared | None  # None: in wingbar's own layout, nothing to compare
+    sentences: list[str]
+
+
+def write_export(asked: Export) -> Exported:
+    """Load, convert, compare with PyTorch, write; to a hub only if that is said."""
+    wanted, out = resolve(asked)
+    candidate = find_candidate(wanted, encoder=asked.encoder, weights=asked.weights)
+    embedder = candidate.load().eval()
+    if asked.size is not None:
+        embedder.size = asked.size
+    check_size(embedder.encoder, embedder.size)
+    licence = licence_of(*_initialisation(candidate, asked))
+    if asked.to in FILES:
+        checked: Compared | None = FILES[asked.to](embedder, _about(embedder, candidate, asked, licence), out)
+        files = [out]
+    else:
+        with _whole(out) as partial:
+            if asked.to == "timm":
+                checked = write_timm(embedder, partial, licence=licence)
+            else:
+                checked = fill_hub(embedder, candidate, partial, licence=licence, repo=asked.repo)
+        files = sorted(path for path in out.iterdir() if path.name in OURS)
+    return Exported(files, checked, [*([str(checked)] if checked else []), *_last(asked, embedder, out, files)])
+
+
+def _last(asked: Export, embedder: Embedder, out: Path, files: list[Path]) -> list[str]:
+    """What to do with it; of a hub, what was done."""
+    takes = f"It takes RGB from 0 to 1, batch × 3 × {embedder.size} × {embedder.size}"
+    if asked.to in FILES:
+        return [f"{takes}; normalisation{' and whitening are' if embedder.whitening else ' is'} inside."]
+    if asked.to == "timm":
+        return [f'Open it with timm.create_model("local-dir:{out}", pretrained=True).']
+    if asked.push:
+        return [f"Sent to {send(out, [path.name for path in files], asked.repo, public=asked.public)}."]
+    where = f" to {asked.repo}: --push does" if asked.repo else "; --repo OWNER/NAME --push does"
+    return [f"Nothing was sent{where}."]
+
+
+def _initialisation(candidate: Candidate, asked: Export) -> tuple[str, str]:
+    """Which model's weights training began with, by name or file; those themselves where nothing was trained."""
+    if candidate.config is not None:
+        return candidate.config.encoder.name, candidate.config.encoder.weights
+    return (candidate.name, asked.weights) if asked.weights else ("", candidate.name)
+
+
+def _about(embedder: Embedder, candidate: Candidate, asked: Export, licence: str) -> dict[str, Any]:
+    """What a file says of itself; the same for the same weights."""
+    white = embedder.whitening
+    return {
+        "made_by": f"wingbar {installed('wingbar')}",
+        "encoder": embedder.encoder.name,
+        "layout": embedder.encoder.layout,
+        "recipe": candidate.recipe,
+        "input": "RGB from 0 to 1, float32; shorter side resized to size * 256 / 224, then the central square",
+        "output": "the vector that was evaluated, not brought to length 1",
+        "size": embedder.size,
+        "mean": embedder.encoder.pixels.mean,
+        "std": embedder.encoder.pixels.std,
+        "normalisation": "inside",
+        "whitening": None if white is None else {"power": white.power, "dim": white.axes.shape[1]},
+        "weights_sha256": embedder.identity,
+        "initialisation": Path(_initialisation(candidate, asked)[1]).name,
+        "licence_of_initialisation": licence or "unknown",
+    }
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """Where to write for now: at the end of the block the files take the places of earlier ones, or never do."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        folder.mkdir(exist_ok=True)
+        for name in sorted(OURS):
+            if (partial / name).exists():
+                (partial / name).replace(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -68,11 +68,14 @@ def test_uniform_noise_is_as_long(line_of):
     assert uniform == pytest.approx(line_of("feature")["curves"]["noise_ratio"], rel=0.05)
 
 
-@pytest.mark.parametrize("arm", ["moco", "feature"])
 @pytest.mark.parametrize(
-    "remedy", ["warmup", "heads", "clip", "rate0.3", "rate0.1", "l2sp", "cassle", "gram", "layer34", "layer4"]
+    ("arm", "remedy"),
+    [
+        ("moco", "clip"),
+        *(("feature", one) for one in ("warmup", "clip", "rate0.3", "l2sp", "cassle", "gram", "layer34", "layer4")),
+    ],
 )
-def test_every_remedy_trains_every_arm(line_of, arm, remedy):
+def test_every_remedy_trains(line_of, arm, remedy):
     line = line_of(arm, remedy)
     assert line["verdict"] in ("healthy", "hurt", "lost")
     assert all(math.isfinite(value) for values in line["curves"].values() for value in values)

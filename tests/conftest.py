@@ -109,9 +109,11 @@ def no_room():
     def limited(most):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        written, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # Python would keep half a compiled file
         try:
             yield
         finally:
+            sys.dont_write_bytecode = written
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited

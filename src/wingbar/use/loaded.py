@@ -47,7 +47,7 @@ class Loaded:
         blank = Picture(np.zeros((3, maker.stored, maker.stored), dtype=np.uint8), 1.0)
         self.dim = self.vectors([blank]).shape[1]
 
-    def embed(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> Float[Tensor, "n dim"]:
+    def embed(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> Float[Tensor, "count dim"]:
         """The vectors of image files, folders of them, Pillow's images, or tensors (bytes, or floats from 0 to 1)."""
         given = [images] if isinstance(images, str | Path | Image.Image | Tensor) else images
         tasks = [task for one in given for task in self._tasks(one)]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
@@ -32,7 +32,7 @@ from wingbar.use.hits import Hit, hits
 __all__ = ["Loaded", "Pictured", "load", "open_maker"]
 
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
-Pictured: TypeAlias = str | Path | Image.Image | Shaped[Tensor, "*n 3 h w"]
+Pictured: TypeAlias = str | Path | Image.Image | Tensor  # (3, h, w), or several of a size
 Task = Callable[[], Picture | Unreadable]
 SHARPER = 256 / 224  # the centre is cut from this much: large images are decoded to no less
 

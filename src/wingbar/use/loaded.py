@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from PIL import Image
 from torch import Tensor
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import tyro
-from stability import Diverged, Start, between_views, judge
+from stability import Diverged, Start, between_views, is_done, judge, machine, two_views
 from torch import Generator, Tensor
 
 from wingbar.config.recipes import recipe_named
@@ -111,7 +111,7 @@ def plan(wanted: Wanted) -> list[Training]:
 def _train_all(wanted: Wanted) -> None:
     began, lines, longest = time.monotonic(), read_lines(wanted.out), 0.0
     identities = [(_identity(wanted, training), training) for training in plan(wanted)]
-    todo = [(identity, one) for identity, one in identities if not _is_done(lines, identity)]
+    todo = [(identity, one) for identity, one in identities if not is_done(lines, identity)]
     bench = Bench(wanted) if todo else None
     for done, (identity, training) in enumerate(todo):
         if time.monotonic() - began + longest > 60 * wanted.minutes:
@@ -133,10 +133,6 @@ def _identity(wanted: Wanted, training: Training) -> Line:
     return json.loads(json.dumps({"data": Path(wanted.root).name, "set": wanted.set, **training._asdict()}))
 
 
-def _is_done(lines: Sequence[Line], identity: Line) -> bool:
-    return any(all(line.get(name) == value for name, value in identity.items()) for line in lines)
-
-
 # --- one training ----------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +150,9 @@ class Bench:
         began, config = time.monotonic(), config_of(self.wanted, training)
         trained, scored = halves(self.store, training.fold)
         steps = config.run.epochs * (len(trained.images) // config.data.batch)
-        stages = build_stages(config, build_method(config, steps=steps), trained, self.device)
+        stages = build_stages(
+            config, build_method(config, steps=steps, images=len(trained.images)), trained, self.device
+        )
         method: Method = stages[-1].method
         first = copy.deepcopy(method.encoder)
         start = self._start(config, training.fold, first, scored)
@@ -165,10 +163,11 @@ class Bench:
         for name, encoder in readouts(method, first) if finite else ():
             ends[name] = start.scores(self._features(config, encoder, scored))
             if ends[name] and name == "student":
-                ends[name] |= between_views(*self._two_views(config, encoder, stages[-1], scored))
+                autocast = choose_autocast(config.run.precision, self.device)
+                ends[name] |= between_views(*two_views(encoder, stages[-1].batches.views, scored, autocast))
         verdict = judge(start.own, ends.get("student", {}))
         seconds = {**spent, "seconds": round(time.monotonic() - began, 2)}
-        return {"verdict": verdict, "start": start.own, "ends": ends, **seconds, **self._machine()}
+        return {"verdict": verdict, "start": start.own, "ends": ends, **seconds, **machine(self.device)}
 
     def _start(self, config: Config, fold: int | None, encoder: Any, scored: Store) -> Start:
         """Of one initialisation and one set of images, looked at once."""
@@ -183,21 +182,6 @@ class Bench:
         prepare = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
         with evaluation_mode(encoder):
             return embed_images(lambda image: encoder(image).vector, store, prepare, device=self.device).to(self.device)
-
-    def _two_views(self, config: Config, encoder: Any, stage: Stage, store: Store) -> tuple[Tensor, Tensor]:
-        """Features of two random views of every image, the same views for every training."""
-        generator, found = Generator(self.device).manual_seed(0), list[list[Tensor]]([[], []])
-        autocast = choose_autocast(config.run.precision, self.device)
-        with evaluation_mode(encoder), torch.no_grad(), autocast():
-            for rows in torch.arange(len(store.images), device=self.device).split(256):
-                views = stage.batches.views(store.images[rows], store.aspect[rows], rows, generator)
-                for features, view in zip(found, views, strict=False):
-                    features.append(encoder(view).vector.float())
-        return torch.cat(found[0]), torch.cat(found[1])
-
-    def _machine(self) -> dict[str, str]:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-        return {"machine": name, "torch": torch.__version__}
 
 
 def config_of(wanted: Wanted, training: Training) -> Config:

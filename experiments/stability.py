@@ -18,7 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, parsed
-from wingbar.data.batches import Batches, fold
+from wingbar.data.batches import fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.errors import UserError
@@ -51,7 +51,7 @@ from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.optim import Optimizers
 from wingbar.train.stages import Stage, build_method, build_optimizers, build_stages, plain_images
-from wingbar.types import Batch, Output, ParamGroup, Probe
+from wingbar.types import Batch, Output, ParamGroup, Probe, Views
 
 ARMS = ("moco", "third", "feature", "feature-uniform")
 BEST = "best"  # the best two remedies of an arm, together
@@ -167,7 +167,7 @@ def _start_beside(asked: Asked, number: int) -> subprocess.Popen[bytes]:
 def _train_all(asked: Asked) -> None:
     """One run after the other, until all are done or time is over."""
     began, (number, count), lines = time.monotonic(), map(int, asked.share.split("/")), read_lines(asked.out)
-    todo = [trial for trial in plan(asked)[number::count] if not _is_done(lines, _identity(asked, trial))]
+    todo = [trial for trial in plan(asked)[number::count] if not is_done(lines, _identity(asked, trial))]
     if not todo:
         return
     images = Images(asked)
@@ -251,7 +251,8 @@ def _identity(asked: Asked, trial: Trial) -> Line:
     return json.loads(json.dumps({"data": Path(asked.root).name, **settings, **trial._asdict()}))
 
 
-def _is_done(lines: Sequence[Line], identity: Line) -> bool:
+def is_done(lines: Sequence[Line], identity: Line) -> bool:
+    """Whether the record has it."""
     return any(all(line.get(name) == value for name, value in identity.items()) for line in lines)
 
 
@@ -287,10 +288,11 @@ class Images:
         trained = time.monotonic() - trained
         end = start.scores(self._features(config, method.encoder)) if finite else {}
         if end:
-            end |= between_views(*self._two_views(config, method.encoder, stage.batches))
+            autocast = choose_autocast(config.run.precision, self.device)
+            end |= between_views(*two_views(method.encoder, stage.batches.views, self.store, autocast))
         seconds = {"train_seconds": round(trained, 2), "seconds": round(time.monotonic() - began, 2)}
         verdict = judge(start.own, end)
-        return {"verdict": verdict, "start": start.own, "end": end, "curves": curves, **seconds, **self._machine()}
+        return {"verdict": verdict, "start": start.own, "end": end, "curves": curves, **seconds, **machine(self.device)}
 
     def _start(self, config: Config, encoder: Encoder) -> Start:
         """Of one initialisation, looked at once."""
@@ -307,22 +309,25 @@ class Images:
             embed: Callable[[Tensor], Tensor] = lambda image: encoder(image).vector  # noqa: E731
             return embed_images(embed, self.store, prepare, device=self.device).to(self.device)
 
-    def _two_views(self, config: Config, encoder: Encoder, batches: Batches) -> tuple[Tensor, Tensor]:
-        """Features of two random views of every training image, the same views for every run."""
-        generator = Generator(self.device).manual_seed(0)
-        rows = torch.arange(len(self.store.images), device=self.device)
-        found: list[list[Tensor]] = [[], []]
-        autocast = choose_autocast(config.run.precision, self.device)
-        with evaluation_mode(encoder), torch.no_grad(), autocast():
-            for some in rows.split(256):
-                views = batches.views(self.store.images[some], self.store.aspect[some], some, generator)
-                for features, view in zip(found, views, strict=True):
-                    features.append(encoder(view).vector.float())
-        return torch.cat(found[0]), torch.cat(found[1])
 
-    def _machine(self) -> dict[str, str]:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-        return {"machine": name, "torch": torch.__version__}
+def two_views(
+    encoder: Any, views: Views, store: Store, autocast: Callable[[], AbstractContextManager[Any]]
+) -> tuple[Tensor, Tensor]:
+    """Features of the first two views of every image, the same views every time."""
+    device = store.aspect.device
+    generator, found = Generator(device).manual_seed(0), list[list[Tensor]]([[], []])
+    with evaluation_mode(encoder), torch.no_grad(), autocast():
+        for rows in torch.arange(len(store.images), device=device).split(256):
+            made = views(store.images[rows], store.aspect[rows], rows, generator)
+            for features, view in zip(found, made, strict=False):
+                features.append(encoder(view).vector.float())
+    return torch.cat(found[0]), torch.cat(found[1])
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Where a run was made."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {"machine": name, "torch": torch.__version__}
 
 
 def config_of(asked: Asked, trial: Trial) -> Config:

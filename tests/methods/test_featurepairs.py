@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.methods import perturb
+from wingbar.methods import perturb, synth
 from wingbar.methods.losses import nt_xent
 from wingbar.train.stages import build_method
 from wingbar.types import Batch, Targeted
@@ -163,6 +163,19 @@ def test_a_base_without_target_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setattr(methods, "_entry", lambda name: entry if name == "moco" else original(name))
     with pytest.raises(UserError, match=r"no target to compare a feature with; use --featurepairs\.loss nt_xent"):
         build_method(config)
+
+
+def test_without_a_criterion_it_is_refused_in_one_sentence():
+    with pytest.raises(UserError, match=r"featurepairs\.criteria names none; name gradcam or lowvar"):
+        built(**{"featurepairs.criteria": ()})
+
+
+def test_a_pair_in_the_residual_keeps_the_image_and_moves_by_what_the_noise_changed():
+    image, rebuilt, twin = (torch.randn(2, 3, 4, 4) for _ in range(3))
+    first, second = synth.in_residual(image, rebuilt, twin)
+    assert torch.equal(first, image)
+    assert_close(second - first, twin - rebuilt)
+    assert synth.in_image(image, rebuilt, twin) == (rebuilt, twin)
 
 
 # --- only the last stages learn ---------------------------------------------------------------------------------------

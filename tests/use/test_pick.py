@@ -158,7 +158,7 @@ def whole(home, said) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch):
     """Nobody looks at the contact sheet: drawing it takes longer than everything else."""
-    monkeypatch.setattr(pick, "draw_chosen", lambda rows, *, title: None)
+    monkeypatch.setattr(pick, "draw_cells", lambda rows, *, title, names: None)
     monkeypatch.setattr(pick, "save", lambda page, stem, kinds: None)
 
 

@@ -20,7 +20,9 @@ __all__ = ["parse_settings"]
 NAME = tyro.conf.arg(
     name="method.name", help="The method: moco, simsiam, byol, … (see wingbar recipes), or one of a package."
 )
-AROUND = tyro.conf.arg(help="What is around the method, innermost first: pairs; without a name, nothing is.")
+AROUND = tyro.conf.arg(
+    help="What is around the method, innermost first: pairs, featurepairs, lcr, …; without a name, nothing is."
+)
 SECTIONS = ("data", "encoder", "optim", "run")  # of every training: what is wrong in them, tyro says
 
 

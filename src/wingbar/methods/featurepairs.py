@@ -50,6 +50,8 @@ class FeaturePairSettings:
 
 def _problems(settings: FeaturePairSettings, config: Config) -> Iterator[str]:
     base = config.method.entry
+    if not settings.criteria:
+        yield "featurepairs.criteria names none; name gradcam or lowvar, without noise set both scales to 0"
     if settings.loss == "target" and "target" not in base.offers:
         yield f"{base.title} has no target to compare a feature with; use --featurepairs.loss nt_xent"
     if "lowvar" in settings.criteria and config.data.batch > settings.bank:
@@ -81,7 +83,7 @@ from torch import Generator, Tensor, nn
 
 from wingbar.methods import criteria, perturb
 from wingbar.methods.losses import blind_loss, nt_xent, widened
-from wingbar.methods.synth import beneath, innermost, judge
+from wingbar.methods.synth import beneath, innermost, judge, noise_facts
 from wingbar.models.encoder import frozen_statistics
 from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Targeted
 
@@ -161,7 +163,7 @@ class FeaturePairs(nn.Module):
             importances = judge(self.criteria, self.base, feature.detach(), batch)
             noise = self.noise(feature.detach(), importances, batch.seed)
             loss = self._loss(feature, noise, base)
-        facts = {**beneath(base.facts), **self._facts(feature.detach(), noise, importances)}
+        facts = {**beneath(base.facts), **noise_facts(self.criteria, importances, feature.detach(), noise)}
         facts["chance/pair"] = self.nu * self._chance(base, len(feature))
         losses = {**beneath(base.losses), "pair": self.nu * loss}
         return Output(losses, carry=Remembered(base.carry, feature.detach()), facts=facts, target=base.target)
@@ -189,13 +191,6 @@ class FeaturePairs(nn.Module):
             now = torch.where(self.running > 0, self.running, _mean_length(feature))
             std = std * (self.length * now / std.norm(dim=1, keepdim=True).clamp_min(1e-12))
         return std * torch.randn(feature.shape, generator=generator, device=feature.device)
-
-    def _facts(self, feature: Tensor, noise: Tensor, importances: Sequence[Tensor]) -> dict[str, Tensor | float]:
-        touched: dict[str, Tensor | float] = {
-            f"perturbed/{type(criterion).__name__}": (importance < 1).float().mean()
-            for criterion, importance in zip(self.criteria, importances, strict=True)
-        }
-        return {**touched, "noise_ratio": (noise.norm(dim=1) / feature.norm(dim=1)).mean()}
 
     def after_step(self, carries: Sequence[Remembered]) -> None:
         """The base method's state first, then the running length and each criterion's bank."""

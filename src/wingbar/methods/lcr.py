@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from wingbar.config.entry import TINY, Context, Entry, fixed
 
@@ -46,6 +46,7 @@ from torch import Tensor
 from wingbar.methods import rationale
 from wingbar.methods.losses import unit_length
 from wingbar.methods.rationale import Change, Fitting, Rationale, attended
+from wingbar.types import Method
 
 __all__ = ["ENTRY", "LCRSettings", "attended_feature"]
 
@@ -54,7 +55,7 @@ SOFTMAX: dict[str, Change] = {"all": rationale.everywhere, "row": rationale.in_r
 ATTENTION: dict[str, Change] = {"image": rationale.per_image, "batch": rationale.over_batch}
 
 
-def build(base: Any, settings: LCRSettings, context: Context) -> Rationale:
+def build(base: Method, settings: LCRSettings, context: Context) -> Rationale:
     """LCR around a base, as the settings want it."""
     rationale.check_places(base.encoder, context.size, title=ENTRY.title)
     attention = ATTENTION[settings.attn_norm]

@@ -195,7 +195,7 @@ def _explained(losses: Mapping[str, Tensor], maps: Sequence[Tensor]) -> tuple[Te
     return torch.cat([feature_map for feature_map, _ in large]), torch.cat([gradient for _, gradient in large])
 
 
-def check_places(encoder: Encoder, size: int, *, title: str) -> None:
+def check_places(encoder: Encodes, size: int, *, title: str) -> None:
     """Refuse a trunk whose vector is no mean of its map, and a map that has a single place."""
     device = next(encoder.parameters()).device
     noise = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device)

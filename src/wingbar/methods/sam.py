@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from wingbar.config.entry import TINY, Context, Entry, fixed
 
@@ -45,11 +45,12 @@ from torch import Tensor
 from wingbar.methods import rationale
 from wingbar.methods.losses import unit_length
 from wingbar.methods.rationale import FLAT, Fitting, Rationale, attended
+from wingbar.types import Method
 
 __all__ = ["ENTRY", "SAMSettings", "bilinear_feature"]
 
 
-def build(base: Any, settings: SAMSettings, context: Context) -> Rationale:
+def build(base: Method, settings: SAMSettings, context: Context) -> Rationale:
     """SAM-SSL-Bilinear around a base, as the settings want it."""
     rationale.check_places(base.encoder, context.size, title=ENTRY.title)
     cam = rationale.per_image if settings.cam_norm == "minmax" else rationale.as_they_are

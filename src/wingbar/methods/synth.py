@@ -35,6 +35,7 @@ __all__ = [
     "in_two_calls",
     "innermost",
     "judge",
+    "noise_facts",
     "shared_statistics",
     "student_view",
     "teacher_view",
@@ -137,6 +138,17 @@ def judge(
     return [criterion.importance(probe) for criterion in criteria]  # type: ignore[operator]
 
 
+def noise_facts(
+    criteria: Iterable[nn.Module], importances: Sequence[Tensor], feature: Tensor, noise: Tensor
+) -> dict[str, Tensor | float]:
+    """How many dimensions each criterion perturbs, and how long the noise is beside the feature."""
+    touched: dict[str, Tensor | float] = {
+        f"perturbed/{type(criterion).__name__}": (importance < 1).float().mean()
+        for criterion, importance in zip(criteria, importances, strict=True)
+    }
+    return {**touched, "noise_ratio": (noise.norm(dim=1) / feature.norm(dim=1)).mean()}
+
+
 class Carry(NamedTuple):
     """What after_step needs: the base method's part, and the plain images' features."""
 
@@ -194,7 +206,7 @@ class SynthPairs(nn.Module):
         with self.readings.encoder_statistics(self.base):
             pair = self.readings.place(image, first, twin)
             loss = self.readings.pair_loss(*self.readings.embed_pair(self._embed_synthetic, *pair))
-        facts = self._noise_facts(source.detach(), perturbed.detach(), importances)
+        facts = noise_facts(self.criteria, importances, source.detach(), (perturbed - source).detach())
         facts["twin_change"] = (twin.detach().float() - first.detach().float()).square().mean().sqrt()
         facts["chance/pair"] = self.nu * self._pair_chance(len(feature))
         return loss, facts
@@ -224,14 +236,6 @@ class SynthPairs(nn.Module):
         """x̂_p = h(v_p), by the same decoder as the rebuilt image."""
         with torch.set_grad_enabled(self.readings.pair_trains_decoder), self.readings.decoder_statistics(self.decoder):
             return self.decoder(perturbed)
-
-    def _noise_facts(self, feature: Tensor, perturbed: Tensor, importances: list[Tensor]) -> dict[str, Tensor | float]:
-        facts: dict[str, Tensor | float] = {
-            f"perturbed/{type(criterion).__name__}": (importance < 1).float().mean()
-            for criterion, importance in zip(self.criteria, importances, strict=True)
-        }
-        facts["noise_ratio"] = ((perturbed - feature).norm(dim=1) / feature.norm(dim=1)).mean()
-        return facts
 
     def _rebuild_facts(self, rebuilt: Tensor, target: Tensor) -> dict[str, Tensor | float]:
         chance = blind_reconstruction(target, self.readings.rebuild_loss)

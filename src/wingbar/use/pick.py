@@ -12,23 +12,22 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from PIL import Image
 from torch import Tensor
 
 from wingbar.data.contents import content_hashes
 from wingbar.data.entry import HASHES, cache_root
-from wingbar.data.store import Broken, open_rgb
 from wingbar.errors import UserError
 from wingbar.files import write_text
 from wingbar.models.embedder import Embedder, open_embedder
 from wingbar.models.encoder import check_size
-from wingbar.show.figures.chosen import ChosenRow, draw_chosen
+from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import save
 from wingbar.train.machine import choose_device
 from wingbar.train.progress import Bar, working
 from wingbar.use.coreset import Coreset, centroids, choose
 from wingbar.use.openset import LookedAt, close_ones, look, open_files, same_pictures, target_files
 from wingbar.use.pickoptions import Pick, check_pick, stem_of
+from wingbar.use.sheets import picture
 
 __all__ = ["Picked", "pick"]
 
@@ -159,7 +158,8 @@ def _write(asked: Pick, picked: Picked) -> None:
     both = [[path] for path in (*picked.target, *(row[0] for row in rows))]
     write_text(stem.with_name(f"{stem.name}-and-target.csv"), _table(["path"], both))
     title = f"{len(rows):,} images like {Path(asked.target).name}, of {len(picked.open):,}"
-    save(draw_chosen(_sheet(picked), title=title), stem, ("png",))
+    rows_of_pictures = _sheet(picked)
+    save(draw_cells(list(rows_of_pictures.values()), title=title, names=list(rows_of_pictures)), stem, ("png",))
     write_text(stem.with_suffix(".json"), json.dumps(_summary(asked, picked), indent=1, ensure_ascii=False) + "\n")
 
 
@@ -169,16 +169,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def _sheet(picked: Picked) -> list[ChosenRow]:
+def _sheet(picked: Picked) -> dict[str, list[TextCell]]:
     """Some of the target, then rounds from the first to the last, of each the most and the least similar."""
     some = _spread(picked.target, ACROSS)
-    shown = [ChosenRow("target", f"{len(picked.target):,} images", _pictures(some), tuple(path.name for path in some))]
+    shown = {f"target, {len(picked.target):,} images": [TextCell(picture(path), path.name) for path in some]}
     for number in _spread(range(len(picked.coreset.rounds)), SHOWN):
         found = picked.coreset.rounds[number]
         taken = _spread(list(zip(found.rows, found.similarity, strict=True)), ACROSS)
-        captions = tuple(f"{similarity:.3f}" for _, similarity in taken)
-        pictures = _pictures([picked.open[row] for row, _ in taken])
-        shown.append(ChosenRow(f"round {number + 1}", f"mean {found.mean:.3f}", pictures, captions))
+        cells = [TextCell(picture(picked.open[row]), f"{similarity:.3f}") for row, similarity in taken]
+        shown[f"round {number + 1}, mean {found.mean:.3f}"] = cells
     return shown
 
 
@@ -186,11 +185,6 @@ def _spread(items: Sequence[Any], count: int) -> list[Any]:
     """At most so many, at equal distances, the first and the last among them."""
     last, count = len(items) - 1, min(count, len(items))
     return [items[round(place * last / max(1, count - 1))] for place in range(count)]
-
-
-def _pictures(paths: Sequence[Path]) -> tuple[Image.Image, ...]:
-    found = (open_rgb(path) for path in paths)
-    return tuple(Image.new("RGB", (4, 3), "grey") if isinstance(one, Broken) else one for one in found)
 
 
 def _summary(asked: Pick, picked: Picked) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from wingbar.show.neighbours import class_title
 from wingbar.use.hits import Hit
 from wingbar.use.searching import Answer
 
-__all__ = ["ROWS", "draw_answers"]
+__all__ = ["ROWS", "draw_answers", "picture"]
 
 SIDE = 240  # pixels of a picture
 ROWS, ACROSS = 24, 12  # of a sheet at most
@@ -39,15 +39,15 @@ def draw_answers(answers: Sequence[Answer], out: Path) -> None:
 
 
 def _row(answer: Answer) -> list[TextCell]:
-    query = [TextCell(_picture(answer.path), Path(answer.path).name)] if answer.path else []
-    return query + [TextCell(_picture(hit.path), _below(hit)) for hit in answer.hits[:ACROSS]]
+    query = [TextCell(picture(answer.path), Path(answer.path).name)] if answer.path else []
+    return query + [TextCell(picture(hit.path), _below(hit)) for hit in answer.hits[:ACROSS]]
 
 
 def _below(hit: Hit) -> str:
     return f"{hit.cosine:.3f}  {class_title(hit.label) if hit.label else Path(hit.path).name}"
 
 
-def _picture(path: str) -> UInt8[Tensor, "3 side side"]:
+def picture(path: str | Path) -> UInt8[Tensor, "3 side side"]:
     """An image in a square; an empty one where there is no file to be read."""
     found = open_rgb(Path(path))
     image = Image.new("RGB", (SIDE, SIDE), LIGHT.faint) if isinstance(found, Broken) else found

@@ -4,7 +4,7 @@
 
 Every recipe is trained as it is and with each `--vary` (several settings are joined by commas), on all training images
 (scores are leave-one-out on images that were trained on, which screens), or on one half of them and scored on the
-other (`--folds 0 1`: cross-fitting). Every finished training is a line of `--out`; what is there is not run again.
+other (`--folds 0 1`: cross-fitting, of `--finalists 2` the settings that lead the screen). Every finished training is a line of `--out`; what is there is not run again.
 What decides is in docs/notebook/rules.md.
 """
 
@@ -69,6 +69,10 @@ class Wanted:
     """Of the trainings; below 100 is for the proof."""
     folds: tuple[int, ...] = ()
     """Halves that are not trained on but scored; none: all images are trained on and scored."""
+    finalists: int = 0
+    """Train the settings of every recipe that lead the screen on `screen`, this many, instead of `vary` and `epochs`."""
+    screen: str = "CUB_200_2011"
+    """Data set whose screen chooses finalists: a recipe is one for all kinds of images."""
     out: Path = Path("results/search.jsonl")
     """A line per finished training goes here."""
     minutes: float = math.inf
@@ -94,23 +98,38 @@ def main(wanted: Wanted) -> None:
     print(table(read_lines(wanted.out)))
 
 
-def plan(wanted: Wanted) -> list[Training]:
+def plan(wanted: Wanted, lines: Sequence[Line] = ()) -> list[Training]:
     """Seed by seed, so that what comes first is of every recipe."""
     varied = [*([""] if wanted.plain else []), *wanted.vary]
     folds: tuple[int | None, ...] = wanted.folds or (None,)
+    settings = {
+        recipe: leading(lines, recipe, wanted.screen)[: wanted.finalists]
+        if wanted.finalists
+        else [(vary, epochs) for epochs in wanted.epochs for vary in varied]
+        for recipe in wanted.recipes
+    }
     return [
         Training(recipe, vary, epochs, seed, fold)
         for seed in wanted.seeds
-        for epochs in wanted.epochs
         for fold in folds
-        for vary in varied
         for recipe in wanted.recipes
+        for vary, epochs in settings[recipe]
     ]
+
+
+def leading(lines: Sequence[Line], recipe: str, data: str) -> list[tuple[str, int]]:
+    """Settings of a recipe on the screen, best first: mean of raw and half-white rank-1, of the best read-out."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for line in lines:
+        if (line["recipe"], line["data"], line["fold"]) == (recipe, data, None) and line["verdict"] != "lost":
+            read = [(end["raw/rank-1"] + end["white/rank-1"]) / 2 for end in line["ends"].values()]
+            found[(line["vary"], line["epochs"])].append(max(read))
+    return sorted(found, key=lambda settings: -mean(found[settings]))
 
 
 def _train_all(wanted: Wanted) -> None:
     began, lines, longest = time.monotonic(), read_lines(wanted.out), 0.0
-    identities = [(_identity(wanted, training), training) for training in plan(wanted)]
+    identities = [(_identity(wanted, training), training) for training in plan(wanted, lines)]
     todo = [(identity, one) for identity, one in identities if not is_done(lines, identity)]
     bench = Bench(wanted) if todo else None
     for done, (identity, training) in enumerate(todo):

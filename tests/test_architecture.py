@@ -175,3 +175,22 @@ def test_every_name_is_bound_somewhere_in_its_module(path):
     imports = (alias for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names)
     bound |= {(alias.asname or alias.name).split(".")[0] for alias in imports}
     assert {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} <= bound
+
+
+def test_no_object_is_asked_whether_it_fits_a_protocol():
+    """Since Python 3.12 `isinstance` finds no attribute that `__getattr__` gives, and a module's parts are such."""
+    tree = ast.parse((PACKAGE / "types.py").read_text())
+    protocols = {
+        one.name
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ClassDef) and any(getattr(base, "id", "") == "Protocol" for base in one.bases)
+    }
+    asked = [
+        f"{path.name}:{call.lineno}"
+        for path in FILES
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "isinstance"
+        if protocols & {getattr(name, "id", "") for name in ast.walk(call.args[1])}
+    ]
+    assert {"Method", "Comparing", "Targeted"} <= protocols
+    assert not asked

@@ -120,9 +120,9 @@ def test_simsiam_without_stop_gradient_is_noted_once(birds, tmp_path, monkeypatc
 
 
 def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(birds, tmp_path, capsys):
-    """Frozen BatchNorm and nearly three times the rate, from an encoder that MoCo has trained."""
+    """Frozen BatchNorm and four times the rate, from an encoder that MoCo has trained."""
     good = run(config(tmp_path / "good", {**BIRDS, **MOCO}), store=birds, quiet=True).out / "encoder.safetensors"
-    rash = {**BIRDS, **MOCO, "encoder.weights": str(good), "encoder.batchnorm": "frozen", "optim.lr": 0.08}
+    rash = {**BIRDS, **MOCO, "encoder.weights": str(good), "encoder.batchnorm": "frozen", "optim.lr": 0.12}
     run(config(tmp_path / "run", {**rash, "run.epochs": 1}), store=birds)
     said = capsys.readouterr().err
     assert said.count("note: the encoder has collapsed after epoch 1.") == 1

@@ -13,7 +13,7 @@ from wingbar.metrics.finetune import Finetuned, Tuning, finetune
 from wingbar.models.encoder import Encoder
 from wingbar.types import Encoded
 
-SIZE = 80  # the map has 10 × 10 places
+SIZE = 96  # the map has 12 × 12 places
 KINDS = [
     Species(label, look.word, look.coats, look.coats)
     for label, look in enumerate((LOOKS["throat"][0], LOOKS["wing bars"][1]))
@@ -32,8 +32,8 @@ class Labelled(NamedTuple):
 @cache
 def learn() -> Labelled:
     """The small network, trained with labels to tell the birds apart; once for all tests."""
-    train, test, untrained = small_birds(240, seed=0), small_birds(80, seed=7), small_encoder(0)
-    tuning = Tuning(lr=0.1, epochs=16, batch=16, size=SIZE, crop=(0.5, 1.0))
+    train, test, untrained = small_birds(240, seed=0), small_birds(160, seed=7), small_encoder(0)
+    tuning = Tuning(lr=0.1, epochs=24, batch=16, size=SIZE, crop=(0.5, 1.0))
     return Labelled(train, test, untrained, finetune(untrained, stored(train), stored(test), tuning))
 
 

@@ -203,10 +203,12 @@ def test_similarities_are_cosines_with_centroids_of_the_training_images(home, wh
         assert value == pytest.approx(best["100.png" if name == "twice.png" else name], abs=2e-6)
 
 
-def test_an_end_in_between_costs_one_chunk_and_changes_nothing(home, whole, tmp_path, monkeypatch, undrawn):
+def test_an_end_in_between_costs_one_chunk_and_changes_nothing(home, tmp_path, monkeypatch, undrawn):
     """Features are kept chunk by chunk: the same command computes those that are missing, and no other."""
+    monkeypatch.setattr(openset, "CHUNK", 6)  # also undisturbed: a picture's last bits know its batch
+    monkeypatch.setenv("WINGBAR_CACHE", str(tmp_path / "undisturbed"))
+    main(words(home, tmp_path / "whole", "--quiet"))
     monkeypatch.setenv("WINGBAR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(openset, "CHUNK", 6)
     compute, computed = openset._embedded, []
 
     def failing(paths, *settings):
@@ -223,7 +225,7 @@ def test_an_end_in_between_costs_one_chunk_and_changes_nothing(home, whole, tmp_
     monkeypatch.setattr(openset, "_embedded", lambda paths, *rest: again.append(len(paths)) or compute(paths, *rest))
     main(words(home, tmp_path / "out", "--quiet"))
     assert len(computed) == 4 and again == [6, 4]  # two chunks of the target's 8, four of the 22 open files
-    assert (tmp_path / "out" / "picked.csv").read_text() == whole.read_text()
+    assert (tmp_path / "out" / "picked.csv").read_text() == (tmp_path / "whole" / "picked.csv").read_text()
     main(words(home, tmp_path / "out", "--quiet"))  # once more: everything is there
     assert again == [6, 4]
 

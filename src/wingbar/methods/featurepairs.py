@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from wingbar.config.entry import TINY, Context, Entry
 
@@ -171,8 +171,7 @@ class FeaturePairs(nn.Module):
     def _loss(self, feature: Tensor, noise: Tensor, base: Output) -> Tensor:
         perturbed = self.project(feature + noise)
         if self.each_other is None:
-            own = innermost(self.base)
-            assert isinstance(own, Targeted)  # as _problems has seen to
+            own = cast("Targeted", innermost(self.base))  # as _problems has seen to
             return own.toward(perturbed, base.target)
         return self.each_other(self.project(feature), perturbed)
 

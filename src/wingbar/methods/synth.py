@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -82,9 +82,7 @@ def innermost(method: Any) -> Any:
 
 def comparing(method: Method) -> Comparing:
     """The same, where it has a loss between two embeddings: the settings were checked for that."""
-    own = innermost(method)
-    assert isinstance(own, Comparing)
-    return own
+    return cast("Comparing", innermost(method))
 
 
 def shared_statistics(module: Network) -> AbstractContextManager[None]:

@@ -21,12 +21,12 @@ from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.check import check
+from wingbar.evaluate.doctor.folder import TwinMatch, contact_sheet
 from wingbar.evaluate.doctor.report import LISTED, RELATIONS, DataReport, to_json
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.weights import image_size
 from wingbar.show.figures import style
 from wingbar.show.figures.sheet import shortened
-from wingbar.show.figures.twins import TwinMatch, contact_sheet
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS

@@ -7,9 +7,9 @@ from PIL import Image
 from torch.testing import assert_close
 
 from wingbar.data import geometry, views
-from wingbar.data.annotations import boxes_in_view, masks_in_view, parts_in_view, points_in_view, upright_sizes
 from wingbar.data.store import decode
 from wingbar.errors import UserError
+from wingbar.metrics.regions import boxes_in_view, masks_in_view, parts_in_view, points_in_view, upright_sizes
 
 SIZE = 56
 TRANSFORMS = {

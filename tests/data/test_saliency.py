@@ -12,17 +12,18 @@ from PIL import Image
 from torch.nn.functional import adaptive_avg_pool2d
 
 from wingbar.config.sections import SALIENCY_NAMES
-from wingbar.data import foreground
+from wingbar.data import saliency
 from wingbar.data.cache import SILENT
-from wingbar.data.foreground import SIDE, with_saliency
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.data.saliency import (
     SALIENCY,
+    SIDE,
     barrier_distance,
     barrier_saliency,
     pushed_apart,
     spectral_residual,
     threshold,
+    with_saliency,
 )
 from wingbar.data.store import Store, decode
 from wingbar.data.subset import take
@@ -160,7 +161,7 @@ def test_maps_are_computed_once_and_told_of(photos, tmp_path, monkeypatch):
     report = SILENT._replace(bar=lambda title, total: told.append((title, total)) or told.append)
     first = with_saliency(photos, "spectral", cache=tmp_path / "cache", report=report)
     assert told == [("saliency (spectral)", 3), 3] and first.saliency.shape == (3, SIDE, SIDE)
-    monkeypatch.setattr(foreground, "_computed", lambda *about: pytest.fail("computed again"))
+    monkeypatch.setattr(saliency, "_computed", lambda *about: pytest.fail("computed again"))
     again = with_saliency(photos, "spectral", cache=tmp_path / "cache")
     assert torch.equal(first.saliency, again.saliency)
     assert torch.equal(take(again, torch.tensor([2, 0])).saliency, again.saliency[[2, 0]])

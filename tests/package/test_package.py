@@ -24,7 +24,7 @@ from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
 from wingbar.data.views import centre, plain
 from wingbar.errors import UserError
-from wingbar.evaluate.doctor.neighbours import embed as embed_listing
+from wingbar.evaluate.doctor.check import embed as embed_listing
 from wingbar.evaluate.record import read_lines
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.retrieval import retrieve

@@ -10,10 +10,10 @@ from wingbar.config.settings import Config
 from wingbar.data.cache import Reporter
 from wingbar.data.datasets import Source, Split, load, look_alikes
 from wingbar.data.entry import cache_root
-from wingbar.data.foreground import with_saliency
 from wingbar.data.listing import Listing, hold_out
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.readers import parse_options, read
+from wingbar.data.saliency import with_saliency
 from wingbar.data.store import Store
 from wingbar.terminal import note
 from wingbar.train.progress import Bar

@@ -13,20 +13,21 @@ from torch.nn import functional as F
 from wingbar.data.census import Exam, examine_all, picture
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
-from wingbar.data.store import Broken
+from wingbar.data.store import Broken, decode
+from wingbar.data.views import plain
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import Alike, prove
 from wingbar.evaluate.doctor.folder import write
-from wingbar.evaluate.doctor.neighbours import embed
 from wingbar.evaluate.doctor.options import check_encoder, check_folder, check_numbers
 from wingbar.evaluate.doctor.pairs import Subjects, find_pairs, group_pairs
 from wingbar.evaluate.doctor.report import DataReport, ListedImage, Settings, split_facts
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.embedder import Embedder, open_embedder
+from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_device
 from wingbar.train.progress import Bar
 
-__all__ = ["check"]
+__all__ = ["check", "embed"]
 
 
 def check(
@@ -126,3 +127,33 @@ def _features(
             parts.append(embed(listings[split], rows, embedder, device=device, progress=bar.reach))
     features = torch.cat(parts)
     return F.normalize(features - features.mean(dim=0))
+
+
+# --- what an encoder sees and a hash cannot, such as the same bird a moment later ------------------------------------
+
+
+def embed(
+    listing: Listing,
+    rows: Sequence[int],
+    embedder: Embedder,
+    *,
+    device: torch.device,
+    batch: int = 64,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Float[Tensor, "n dim"]:
+    """The features of these readable rows, on the CPU; a batch of pictures is decoded at a time."""
+    if not rows:
+        return torch.zeros(0, embedder.encoder.dim)
+    images = _pictures(listing, rows, device=device, batch=batch, size=embedder.size)
+    return embed_all(embedder.to(device), images, to=torch.device("cpu"), progress=progress)
+
+
+def _pictures(
+    listing: Listing, rows: Sequence[int], *, device: torch.device, batch: int, size: int
+) -> Iterator[Float[Tensor, "batch 3 size size"]]:
+    for start in range(0, len(rows), batch):
+        part = listing.take(rows[start : start + batch])
+        images = part.pixels
+        if images is None:
+            images = decode(part.paths, side=size).images[torch.arange(len(part.names))]
+        yield plain(images.to(device), size=size)

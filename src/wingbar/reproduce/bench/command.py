@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from wingbar.config.words import parse
 from wingbar.errors import known
 from wingbar.reproduce.bench.options import BenchData, Step, Train, check
-from wingbar.terminal import say
+from wingbar.terminal import Terminal, say
 
 __all__ = ["bench"]
 
@@ -24,6 +26,20 @@ def bench(arguments: Sequence[str]) -> None:
     known("benchmark", name, BENCHES)
     chosen = parse(BENCHES[name], f"bench {name}", rest)
     check(chosen)
-    from wingbar.reproduce.bench.measure import measure
+    _measure(name, chosen)
 
-    measure(name, chosen)
+
+def _measure(name: str, chosen: Step | BenchData | Train) -> None:
+    """Measure, show the table, and keep it where that was asked for."""
+    from wingbar.reproduce.bench.data import bench_data
+    from wingbar.reproduce.bench.step import bench_step
+    from wingbar.reproduce.bench.table import BenchRow, table, write_results
+    from wingbar.reproduce.bench.train import bench_train
+
+    benches: dict[str, Callable[..., list[BenchRow]]] = {"step": bench_step, "data": bench_data, "train": bench_train}
+    console = Terminal(stderr=True)
+    rows = benches[name](chosen, tell=lambda title: console.print(f"measuring: {title}"))
+    Terminal().print(table(f"wingbar bench {name}", rows))
+    if chosen.out:
+        options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}
+        write_results(Path(chosen.out), name, options, rows, drawn="images/s")

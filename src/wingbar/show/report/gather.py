@@ -13,18 +13,23 @@ from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.compare import twins
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES
-from wingbar.evaluate.record import commit
+from wingbar.evaluate.record import commit, read_result
+from wingbar.evaluate.result import ProtocolResult
+from wingbar.evaluate.sitting import sit
 from wingbar.evaluate.subject import Subject
+from wingbar.evaluate.table import TableRow
+from wingbar.metrics.verdicts import Severity
 from wingbar.models.whitening import HALF
 from wingbar.show.report.contents import Command, PaperValues, Report, Scored, Verdict
 from wingbar.show.report.options import AskedReport
 from wingbar.show.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.show.report.pictures import gather_figures
-from wingbar.show.report.scores import on_record, paper_row, verdict
 from wingbar.show.visit import Visit, short_names
 from wingbar.train.provenance import installed
 
 __all__ = ["gather_report"]
+
+SEVERITIES: tuple[Severity, ...] = ("healthy", "warning", "collapsed")
 
 
 def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: Path) -> Report:
@@ -77,13 +82,13 @@ def _evaluate(asked: AskedReport) -> Evaluate:
 def _scored(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport, paper: PaperValues) -> list[Scored]:
     folders, scored = _evaluations(visit), []
     for name, subject in everyone.items():
-        row = on_record(subject, asked.protocols, _evaluate(asked), folders, out=folders[0])
+        row = _on_record(subject, asked.protocols, _evaluate(asked), folders, out=folders[0])
         method = _config(subject.candidate).title if subject.candidate.folder else "initialisation"
-        scored.append(Scored(name, row.scores, paper_row(paper, visit.config, method)))
+        scored.append(Scored(name, row.scores, _paper_row(paper, visit.config, method)))
         if not subject.candidate.folder:  # whitened, what training began with is the baseline that costs nothing
             possible = [protocol for protocol in asked.protocols if protocol in ON_FEATURES]
             white = replace(subject, whiten=HALF)
-            row = on_record(white, possible, _evaluate(asked), folders, out=folders[0])
+            row = _on_record(white, possible, _evaluate(asked), folders, out=folders[0])
             scored += [Scored(f"{name}, half-white", row.scores, {})] if row.scores else []
     return scored
 
@@ -98,8 +103,8 @@ def _beginnings(visit: Visit) -> dict[str, Subject]:
 def _verdicts(visit: Visit, named: Mapping[str, Subject], asked: AskedReport) -> list[Verdict]:
     folders, found = _evaluations(visit), []
     for name, subject in named.items():
-        row = on_record(subject, ["doctor"], _evaluate(asked), folders, out=folders[0])
-        found.append(verdict(name, row, images=len(subject.train.labels)))
+        row = _on_record(subject, ["doctor"], _evaluate(asked), folders, out=folders[0])
+        found.append(_verdict(name, row, images=len(subject.train.labels)))
     return found
 
 
@@ -147,3 +152,44 @@ def _flags(asked: AskedReport, *options: str) -> list[str]:
 def _grouped(asked: AskedReport) -> dict[str, Any]:
     groups = {"map": asked.map, "data": asked.data}
     return {f"{group}.{name}": value for group, options in groups.items() for name, value in vars(options).items()}
+
+
+# --- what is on record, and what has to be measured first ------------------------------------------------------------
+
+
+def _on_record(
+    subject: Subject, protocols: Sequence[str], asked: Evaluate, folders: Sequence[Path], *, out: Path
+) -> TableRow:
+    """All scores of an encoder: those found in one of the folders, the others measured now and written to `out`."""
+    found = {name: _found(subject, name, asked, folders) for name in protocols}
+    known = [result for result in found.values() if result is not None]
+    rest = sit(subject, [name for name, result in found.items() if result is None], asked, out)
+    scores = {metric: score for result in known for metric, score in result.scores.items()}
+    words = [sentence for result in known for sentence in result.words]
+    return TableRow(subject.candidate, scores | dict(rest.scores), [*words, *rest.words])
+
+
+def _found(subject: Subject, protocol: str, asked: Evaluate, folders: Sequence[Path]) -> ProtocolResult | None:
+    """What lies in the first folder that has it, measured as it is asked for now."""
+    results = (read_result(folder, subject, protocol) for folder in folders)
+    return next((result for result in results if result is not None and _as_asked(result, asked)), None)
+
+
+def _as_asked(result: ProtocolResult, asked: Evaluate) -> bool:
+    """Whether a result on record has the options that decide a number's meaning."""
+    options: dict[str, Any] = {**vars(asked.knn), "gallery": asked.retrieval.gallery}
+    facts = [score.facts for score in result.scores.values()]
+    return all(one.get(name, value) == value for one in facts for name, value in options.items())
+
+
+def _verdict(name: str, doctor: TableRow, *, images: int) -> Verdict:
+    """What the collapse doctor says of a run, from the words of its protocol: the verdict, then sentences."""
+    said, *sentences = doctor.words
+    severity = next(one for one in SEVERITIES if said == f"doctor: {one}")
+    seen = f"Collapse doctor, by features of {images:,} training images and the record of training."
+    return Verdict(name, severity, tuple(sentences), seen)
+
+
+def _paper_row(paper: PaperValues, config: Config, method: str) -> dict[str, float]:
+    """Metric → what the paper reports for this method on the config's data set, in percent."""
+    return {metric: value for (data, row, metric), value in paper.items() if (data, row) == (config.data.name, method)}

@@ -3,8 +3,9 @@
     wingbar embed resnet50 CUB_200_2011 --encoder.weights FILE --dtype fp32 -o cub.npz
     python experiments/classify.py cub.npz --lists CUB_200_2011
 
-Heads learn from training images of the official split and are judged on its test images, which choose nothing. Every
-number is a mean over draws of the labelled images with Student's 95 % interval; what is compared was given the same.
+Heads learn from training images of the official split and are judged on its test images, by which no head is chosen
+(how vectors are rooted and what `--next` covers was: docs/decisions.md). Every number is a mean over draws of the
+labelled images with Student's 95 % interval; what is compared was given the same.
 """
 
 from __future__ import annotations

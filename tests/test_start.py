@@ -17,7 +17,7 @@ from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
-    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "export"),
+    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "export"),
     *("show", "report", "reproduce", "bench", "cache", "data"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
@@ -89,6 +89,15 @@ REFUSED = {  # command line → what its one sentence is about
     "search {free}.npz --row 1 --threshold 2": "threshold",
     "search {free}.npz --duplicates 0": "duplicates",
     "search {free}.npz --row 1 --sheet {free}.pdf": ".png",
+    "classify {free} {taken}": "no labelled image",
+    "classify resnet50 {free}.csv --encoder.weights random": "does not exist",
+    "classify resnet50 {file} --encoder.weights random": "it needs path and label",
+    "classify resnet50 {taken} --next 5": "--predict",
+    "classify resnet50 {taken} --next -1": "next is -1",
+    "classify resnet50 {taken} --refuse 1": "refuse is 1",
+    "classify resnet50 {taken} --predict {free}": "does not exist",
+    "classify resnet50 {taken} --vectors {free}.npz": "wingbar embed",
+    "classify resnet50 {taken} --data.size 7": "data.size",
     "show": "nothing to show",
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
@@ -127,7 +136,7 @@ REFUSED = {  # command line → what its one sentence is about
 }
 MISTYPED = [
     *("train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"),
-    *("embed", "search", "export", "export resnet50 --to tflite", "data pick here there"),
+    *("embed", "search", "classify", "export", "export resnet50 --to tflite", "data pick here there"),
 ]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
@@ -240,7 +249,15 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
     """The libraries of models take longer than torch, whose compiler they import; a wrong folder is told before."""
     modules = (
         *("train.runs", "evaluate.sitting", "evaluate.doctor.check", "show.drawing", "show.report.writing"),
-        *("use.embedding", "use.searching", "use.loaded", "use.words", "use.pick", "use.export.writing"),
+        *(
+            "use.embedding",
+            "use.searching",
+            "use.loaded",
+            "use.words",
+            "use.pick",
+            "use.classify.making",
+            "use.export.writing",
+        ),
         *("reproduce.story", "reproduce.session", "reproduce.bench.step"),
     )
     imports = ", ".join(f"wingbar.{name}" for name in modules)

@@ -38,6 +38,7 @@ from wingbar.show.report.command import report
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
+from wingbar.use.classify.command import classify
 from wingbar.use.command import embed, search
 from wingbar.use.export.command import export
 from wingbar.use.pickcommand import pick_data
@@ -150,6 +151,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": evaluate,
     "embed": embed,
     "search": search,
+    "classify": classify,
     "show": show,
     "report": report,
     "export": export,

@@ -24,6 +24,7 @@ from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import check_size
 from wingbar.train.machine import choose_device
+from wingbar.use.classify.head import ClassHead, Named, read_head
 from wingbar.use.embeddings import Maker
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
@@ -38,10 +39,12 @@ SHARPER = 256 / 224  # the centre is cut from this much: large images are decode
 
 
 class Loaded:
-    """Images in, vectors out; or what in an embeddings file is like them."""
+    """Images in, vectors out; or what in an embeddings file is like them; or their classes, where there is a head."""
 
-    def __init__(self, embedder: Embedder, maker: Maker, device: torch.device) -> None:
-        self.maker, self.device = maker, device
+    def __init__(
+        self, embedder: Embedder, maker: Maker, device: torch.device, *, head: ClassHead | None = None
+    ) -> None:
+        self.maker, self.device, self.head = maker, device, head
         self.embedder = embedder.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
         self.prepare = prepared("centre", size=maker.size)
         blank = Picture(np.zeros((3, maker.stored, maker.stored), dtype=np.uint8), 1.0)
@@ -61,6 +64,17 @@ class Loaded:
                 found.append(self.vectors(waiting))
                 waiting = []
         return torch.from_numpy(np.concatenate([*found, *([self.vectors(waiting)] if waiting else [])]))
+
+    def classify(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> list[Named]:
+        """For each image its class or `none of these`, the probability, and how near it is to the labelled ones."""
+        if self.head is None:
+            raise UserError(f"{self.maker.what} has no head; make one with: wingbar classify {self.maker.what} LABELS")
+        if self.head.fingerprint != self.maker.fingerprint:
+            raise UserError(
+                f"the head in {self.maker.what} was made for other weights or another size of images; "
+                "make it anew with wingbar classify"
+            )
+        return self.head.names(self.embed(images, batch=batch))
 
     def search(
         self,
@@ -144,4 +158,4 @@ def open_maker(wanted: Wanted, *, weights: str = "", name: str = "", size: int |
         mean=embedder.encoder.pixels.mean,
         std=embedder.encoder.pixels.std,
     )
-    return Loaded(embedder, maker, choose_device(device))
+    return Loaded(embedder, maker, choose_device(device), head=read_head(path))

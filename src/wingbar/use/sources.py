@@ -17,7 +17,7 @@ from wingbar.data.listing import Listing
 from wingbar.data.store import find_images
 from wingbar.use.embeddings import IndexRow
 
-__all__ = ["ToEmbed", "find_source", "written"]
+__all__ = ["Decode", "ToEmbed", "find_source", "written"]
 
 Decode = Callable[[], Picture | Unreadable]
 

@@ -1,0 +1,1 @@
+"""`wingbar classify`: from few labels to a head on an embedder."""

@@ -1,0 +1,98 @@
+"""A head as a thing to keep: classes and numbers, in a JSON to read and a safetensors file beside the embedder's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor
+
+from wingbar.errors import UserError
+from wingbar.files import write_text
+from wingbar.metrics.fewlabels import FewLabels, nearness, refusal, rooted
+from wingbar.metrics.linear import Linear
+from wingbar.tensors import save_tensors
+
+__all__ = ["NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
+
+ABOUT, WEIGHTS = "head.json", "head.safetensors"
+FORMAT = 1
+NONE = "none of these"
+
+
+class Named(NamedTuple):
+    """What an image is called."""
+
+    label: str  # or NONE
+    probability: float  # of the most probable class, whether it is said or not
+    likely: str  # that class
+    near: float  # cosine to the nearest class
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """Vectors in, classes out."""
+
+    classes: tuple[str, ...]
+    linear: Linear  # on rooted vectors; softmax makes probabilities of it
+    mean: Float[Tensor, " dim"]
+    centres: Float[Tensor, "classes dim"]
+    threshold: float  # nearness below which an image is none of these
+    fingerprint: str  # of the embedder
+
+    def probabilities(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
+        """Of each class."""
+        return self.linear(rooted(vectors.double())).softmax(dim=1)
+
+    def names(self, vectors: Float[Tensor, "n dim"]) -> list[Named]:
+        """The most probable class of each vector, or NONE."""
+        probability, label = self.probabilities(vectors).max(dim=1)
+        near = nearness(vectors, self.mean, self.centres)
+        found = zip(probability.tolist(), label.tolist(), near.tolist(), strict=True)
+        return [
+            Named(self.classes[one] if how >= self.threshold else NONE, sure, self.classes[one], how)
+            for sure, one, how in found
+        ]
+
+
+def head_of(found: FewLabels, classes: tuple[str, ...], *, refuse: float, fingerprint: str) -> ClassHead:
+    """What is kept of a fit."""
+    return ClassHead(classes, found.head, found.mean, found.centres, refusal(found.near, refuse), fingerprint)
+
+
+def save_head(head: ClassHead, folder: Path, facts: dict[str, Any]) -> None:
+    """The numbers, then what a person can read of them; `facts` say how it was made."""
+    tensors = {"weight": head.linear.weight, "bias": head.linear.bias, "mean": head.mean, "centres": head.centres}
+    save_tensors(folder / WEIGHTS, {name: value.float() for name, value in tensors.items()})
+    about = {
+        "format": FORMAT,
+        "classes": head.classes,
+        "threshold": head.threshold,
+        "embedder": head.fingerprint,
+        "scores": "softmax(rooted(vector) @ weight + bias); rooted: sign(x) * sqrt(|x|), brought to length 1",
+        "none": "max((rooted(vector) - mean) / its length @ centres.T) < threshold",
+        **facts,
+    }
+    write_text(folder / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_head(folder: Path) -> ClassHead | None:
+    """What `save_head` wrote; None where there is none."""
+    if not (folder / ABOUT).exists():
+        return None
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise ValueError(f"format {about['format']}, this version reads {FORMAT}")
+        kept = {name: value.to(torch.float64) for name, value in load_file(folder / WEIGHTS).items()}
+        linear = Linear(kept["weight"], kept["bias"])
+        return ClassHead(
+            tuple(about["classes"]), linear, kept["mean"], kept["centres"], float(about["threshold"]), about["embedder"]
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / ABOUT} is no head that this version reads ({error})") from error

@@ -4,8 +4,8 @@
 
 Every recipe is trained as it is and with each `--vary` (several settings are joined by commas), on all training images
 (scores are leave-one-out on images that were trained on, which screens), or on one half of them and scored on the
-other (`--folds 0 1`: cross-fitting, of `--finalists 2` the settings that lead the screen). Every finished training is a line of `--out`; what is there is not run again.
-What decides is in docs/notebook/rules.md.
+other (`--folds 0 1`: cross-fitting, of `--finalists 2` the settings that lead the screen). Every finished training is
+a line of `--out`; what is there is not run again. What decides is in docs/notebook/rules.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Wanted:
     folds: tuple[int, ...] = ()
     """Halves that are not trained on but scored; none: all images are trained on and scored."""
     finalists: int = 0
-    """Train the settings of every recipe that lead the screen on `screen`, this many, instead of `vary` and `epochs`."""
+    """Train this many settings of every recipe that lead the screen on `screen`, instead of `vary` and `epochs`."""
     screen: str = "CUB_200_2011"
     """Data set whose screen chooses finalists: a recipe is one for all kinds of images."""
     out: Path = Path("results/search.jsonl")

@@ -41,7 +41,8 @@ def _told(done: Classified, asked: Classify) -> Iterator[str]:
         yield f"{done.labelled:,} labelled images are too few to refuse {100 * asked.refuse:g} %: nothing is refused."
     if done.doubts:
         shown = "; ".join(f"{one.path} is {one.label}, looks like {one.looks_like}" for one in done.doubts[:SHOWN])
-        yield f"{_labels(len(done.doubts))} worth a second look, the clearest first in {folder / 'doubtful.csv'}: {shown}."
+        where = folder / "doubtful.csv"
+        yield f"{_labels(len(done.doubts))} worth a second look, the clearest first in {where}: {shown}."
     if asked.predict:
         none = sum(one.label != one.likely for one in done.named)
         yield f"{len(done.named):,} images are named in {folder / 'predictions.csv'}, {none:,} as none of these."

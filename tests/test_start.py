@@ -229,6 +229,10 @@ def test_refusals_leave_nothing_behind(outcomes, places):
     }
 
 
+def heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts what runs in the background deaf to it
+
+
 @pytest.mark.parametrize("start", [["-m", "wingbar"], [str(Path(sys.executable).with_name("wingbar"))]])
 @pytest.mark.parametrize("library", ["tyro", "torch"])
 def test_ctrl_c_while_a_library_is_imported_is_no_traceback(library, start, tmp_path):
@@ -238,6 +242,7 @@ def test_ctrl_c_while_a_library_is_imported_is_no_traceback(library, start, tmp_
     done = subprocess.run(
         [sys.executable, *start, "train", "--out", str(tmp_path / "run")],
         env=environment(tmp_path),
+        preexec_fn=heed_ctrl_c,
         capture_output=True,
         text=True,
         check=False,

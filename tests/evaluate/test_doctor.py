@@ -28,7 +28,7 @@ from wingbar.models.weights import image_size
 from wingbar.show.figures import style
 from wingbar.show.figures.sheet import shortened
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "cub200"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "cub200"
 CROSS_OTHER, CROSS, INSIDE_OTHER, INSIDE = RELATIONS
 
 

@@ -30,7 +30,7 @@ from wingbar.models.encoder import Encoder
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import encoder_with_weights, load_encoder, save_encoder
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "weights" / "resnet50_imagenet1k.safetensors"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "weights" / "resnet50_imagenet1k.safetensors"
 
 Weights = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.errors import Collapsed, NonFiniteLoss, UserError
 
-PLANS = sorted((Path(__file__).parents[1] / "experiments" / "tuning").glob("*.json"))
+PLANS = sorted((Path(__file__).parents[2] / "experiments" / "tuning").glob("*.json"))
 
 
 @pytest.fixture(scope="module")

@@ -21,5 +21,5 @@ def test_the_mean_is_of_all_seeds_and_images_and_the_interval_knows_of_both():
 def test_images_alone_give_the_standard_error_of_their_mean():
     gains = torch.randn(1, 400, generator=torch.Generator().manual_seed(0)).double().expand(3, 400)
     found = paired_over_seeds(gains, resamples=4000)
-    error = gains[0].std(correction=0) / 20
+    error = gains[0].std(correction=0).item() / 20
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.06)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wingbar.errors import UserError
-from wingbar.show.figures.chart import chart, put_legend
 from wingbar.show.figures.contents import Curve, Panel
+from wingbar.show.figures.sheet import chart, put_legend
 from wingbar.show.figures.style import LIGHT, Style
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wingbar.show.figures.chart import chart
 from wingbar.show.figures.contents import Flock
+from wingbar.show.figures.sheet import chart
 from wingbar.show.figures.style import LIGHT, Style
 
 if TYPE_CHECKING:

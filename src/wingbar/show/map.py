@@ -13,11 +13,10 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.evaluate.subject import Subject
 from wingbar.methods.losses import unit_length
-from wingbar.show.classes import likest_classes
 from wingbar.show.figures.contents import Flock
 from wingbar.show.figures.map import draw_map
 from wingbar.show.figures.style import THEMES
-from wingbar.show.neighbours import class_title, pictures
+from wingbar.show.neighbours import class_title, likest_classes, pictures
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit
 

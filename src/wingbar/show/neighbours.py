@@ -31,7 +31,17 @@ from wingbar.show.visit import Visit, short_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures", "titles"]
+__all__ = [
+    "choose_queries",
+    "class_title",
+    "confusable",
+    "draw",
+    "gather_ranking",
+    "likest_classes",
+    "likest_pair",
+    "pictures",
+    "titles",
+]
 
 SIDE = 128  # of the pictures, pixels at most
 
@@ -138,3 +148,30 @@ def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
     judge = visit.subjects[0]
     labels = split.labels.to(judge.scoring)
     return confusable(retrieve(judge.features(split), labels), labels, count=count)
+
+
+# --- classes an encoder finds hardest to tell apart ------------------------------------------------------------------
+
+
+def likest_pair(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> tuple[int, int]:
+    """The two classes whose mean unit features point most alike.
+
+    >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> likest_pair(features, torch.tensor([4, 7, 9]))
+    (4, 7)
+    """
+    first, second = likest_classes(features, labels, count=2)
+    return first, second
+
+
+def likest_classes(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], *, count: int) -> list[int]:
+    """Up to `count` classes, sorted: those of the likest pair, then of the next, and so on."""
+    present, place = torch.unique(labels, return_inverse=True)
+    sums = torch.zeros(len(present), features.shape[1], dtype=features.dtype, device=features.device)
+    means = unit_length(sums.index_add_(0, place, unit_length(features)))
+    above = (means @ means.T).triu(1) + torch.full((len(present),) * 2, -4.0, device=means.device).tril()
+    order = above.flatten().topk(min(count**2, len(present) * (len(present) - 1) // 2)).indices.tolist()
+    found: list[int] = []
+    for pair in (divmod(place, len(present)) for place in order):
+        found += [one for one in pair if one not in found]
+    return sorted(present[found[:count]].tolist())

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.config.settings import named
+from wingbar.config.configfile import read_config
+from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
 from wingbar.evaluate.compare import but
 from wingbar.files import read_lines
 from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.reported import points
 from wingbar.models.weights import load_encoder, weights_hash
-from wingbar.show.chronicle import Chronicle, read_chronicles
 from wingbar.show.figures.contents import Curve, Panel
+from wingbar.train.runfolder import is_run
 
-__all__ = ["ABLATED", "gather_ablations", "papers_points"]
+__all__ = ["ABLATED", "Chronicle", "gather_ablations", "papers_points", "read_chronicles"]
 
 ABLATED = {  # setting → as the paper writes it
     "pairs.alpha": "α, weight of reconstruction",
@@ -125,3 +128,47 @@ def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]
         return []
     weights = weights_hash(load_encoder(path))
     return sorted((line for line in lines if line["weights"] == weights), key=lambda line: float(line["time"]))
+
+
+# --- runs as their folders tell them, finished or not ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chronicle:
+    """A run and what it recorded."""
+
+    folder: Path
+    config: Config
+    recipe: str
+    data: str  # names the images it learnt from
+    lines: Sequence[Mapping[str, Any]]
+
+
+def read_chronicles(folders: Sequence[Path]) -> list[Chronicle]:
+    """The runs in these folders, all on the same data; others cannot be compared."""
+    first, *others = [_read(folder) for folder in dict.fromkeys(folders)]
+    for other in others:
+        if other.data != first.data:
+            raise UserError(
+                f"{first.folder} learnt from {first.data}, {other.folder} from {other.data}; "
+                "curves of different data cannot be compared: show one of them"
+            )
+    return [first, *others]
+
+
+def _read(folder: Path) -> Chronicle:
+    if not is_run(folder) or not (folder / "config.json").exists():
+        raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
+    config = read_config(folder / "config.json")
+    made_with = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    lines = read_lines(folder / "metrics.jsonl")
+    if not lines:
+        raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")
+    return Chronicle(folder, config, made_with["recipe"], _data(config, made_with), lines)
+
+
+def _data(config: Config, made_with: Mapping[str, Any]) -> str:
+    data, images = config.data, f"{made_with['images']:,} images"
+    if data.root == "lookalike":
+        return f"{images} of {data.classes} look-alikes, loudness {data.loud:g}"
+    return f"{images} of {Path(data.root).name} read as {data.name} ({made_with.get('split', 'split unknown')})"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from wingbar.errors import UserError
 from wingbar.evaluate.compare import but
-from wingbar.show.ablations import gather_ablations, papers_points
-from wingbar.show.chronicle import Chronicle, read_chronicles
+from wingbar.show.ablations import Chronicle, gather_ablations, papers_points, read_chronicles
 from wingbar.show.figures.contents import Panel
 from wingbar.show.figures.curves import draw_curves
 from wingbar.show.figures.panels import Recorded, panels

@@ -14,9 +14,9 @@ from wingbar.errors import UserError
 from wingbar.files import NotWritten
 from wingbar.show.figures.cells import TextCell, draw_cells, draw_ladder, draw_pairs, laid_over
 from wingbar.show.figures.contents import Ladder, Neighbourhood, Pairs, Ranking
-from wingbar.show.figures.neighbours import draw_ranking
 from wingbar.show.figures.sheet import drawable, sheet, shortened
 from wingbar.show.figures.style import DARK, LIGHT, THEMES, figure, save
+from wingbar.show.neighbours import draw_ranking
 
 SEED = torch.Generator().manual_seed(0)
 

@@ -1,4 +1,4 @@
-"""Pages: one on which pictures and words are laid out by hand, in inches from its upper left corner, and one for charts."""
+"""Pages on which pictures and words are laid out by hand, in inches from the upper left corner, and pages for charts."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_initialisation_is_no_trained_cell_even_if_nothing_is_set(asked):
 
 def test_other_numerics_are_other_cells(asked, monkeypatch):
     before = cell(asked).key
-    monkeypatch.setattr("wingbar.reproduce.numerics.NUMERICS", 0)
+    monkeypatch.setattr("wingbar.reproduce.cells.NUMERICS", 0)
     assert cell(asked).key != before
 
 

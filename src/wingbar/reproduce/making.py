@@ -14,8 +14,7 @@ from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import Data, Finetune, Paper
 from wingbar.evaluate.record import commit
 from wingbar.files import Line, read_lines
-from wingbar.reproduce.cells import Cell, differences, is_trained
-from wingbar.reproduce.numerics import numerics
+from wingbar.reproduce.cells import Cell, differences, is_trained, numerics
 from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import HALF_WHITE, measures, protocols
 from wingbar.train.machine import gpu_name

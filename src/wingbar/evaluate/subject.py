@@ -18,8 +18,7 @@ from wingbar.data.kept import kept
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split
-from wingbar.metrics.batchnorm import copy_statistics, recalibrate
-from wingbar.metrics.features import Prepare, embed_images
+from wingbar.metrics.features import Prepare, copy_statistics, embed_images, recalibrate
 from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.weights import weights_hash

@@ -14,10 +14,10 @@ from wingbar.evaluate.compare import twins
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES
 from wingbar.evaluate.record import commit, read_result
-from wingbar.evaluate.result import ProtocolResult
 from wingbar.evaluate.sitting import sit
 from wingbar.evaluate.subject import Subject
 from wingbar.evaluate.table import TableRow
+from wingbar.metrics.scores import ProtocolResult
 from wingbar.metrics.verdicts import Severity
 from wingbar.models.whitening import HALF
 from wingbar.show.report.contents import Command, PaperValues, Report, Scored, Verdict

@@ -16,8 +16,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
     asked = parse(Evaluate, "evaluate", arguments)
     resolve(asked)
+    from wingbar.evaluate.compare import tell
     from wingbar.evaluate.sitting import examine
-    from wingbar.evaluate.table import tell
 
     examined = examine(asked)
     tell(Terminal(), examined.rows)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 
 from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.compare import TableRow
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.evaluate.record import write_result
 from wingbar.evaluate.splits import find_sources, open_split
 from wingbar.evaluate.subject import Setting, Subject, check_candidate
-from wingbar.evaluate.table import TableRow
 from wingbar.evaluate.wanted import Wanted, chosen, resolve
 from wingbar.metrics.scores import Score
 from wingbar.train.machine import choose_device

@@ -10,13 +10,12 @@ from typing import Any
 
 from wingbar.config.settings import Config
 from wingbar.evaluate.candidates import Candidate
-from wingbar.evaluate.compare import twins
+from wingbar.evaluate.compare import TableRow, twins
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES
 from wingbar.evaluate.record import commit, read_result
 from wingbar.evaluate.sitting import sit
 from wingbar.evaluate.subject import Subject
-from wingbar.evaluate.table import TableRow
 from wingbar.metrics.scores import ProtocolResult
 from wingbar.metrics.verdicts import Severity
 from wingbar.models.whitening import HALF

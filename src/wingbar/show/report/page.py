@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wingbar.evaluate.compare import Difference, compare, over_seeds
-from wingbar.evaluate.table import DETAILS
+from wingbar.evaluate.compare import DETAILS, Difference, compare, over_seeds
 from wingbar.metrics.intervals import Interval
 from wingbar.show.report.charts import panel_json, spreads_json
 from wingbar.show.report.contents import Figures, Report, Scored

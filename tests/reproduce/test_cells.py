@@ -18,7 +18,7 @@ from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, _entry
 from wingbar.reproduce import cells, plan
-from wingbar.reproduce.bench.clock import Timing
+from wingbar.reproduce.bench.step import Timing
 from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
 from wingbar.reproduce.options import Reproduce

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.methods.pairs import pairs_in
-from wingbar.reproduce.bench.clock import Timing, time_repeats
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.options import CASES, Case, Step, check
 from wingbar.reproduce.bench.table import BenchRow
@@ -22,7 +24,7 @@ from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
-__all__ = ["bench_step", "memory_given_back", "time_step"]
+__all__ = ["Timing", "bench_step", "memory_given_back", "time_repeats", "time_step"]
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
@@ -114,3 +116,56 @@ def _row(name: str, timings: Mapping[str, Timing], batch: int) -> BenchRow:
 
 def _passes(case: str) -> Number:
     return step_passes(recipe_named(CASES[case].recipe))
+
+
+# --- time and memory of repeated work, on a GPU by its own clock -----------------------------------------------------
+
+
+class Timing(NamedTuple):
+    """Milliseconds of one repeat, median and quartiles, and the most device memory taken meanwhile."""
+
+    ms: float
+    quartiles: tuple[float, float]
+    gigabytes: float | None  # None on a CPU
+
+    def per_second(self, images: int) -> float:
+        """Images per second, if a repeat is so many."""
+        return 1000 * images / self.ms
+
+
+def time_repeats(work: Callable[[int], object], *, repeats: int, warmup: int, device: torch.device) -> Timing:
+    """Do `work(0)`, `work(1)`, … and time all but the first `warmup`. Nothing waits for the device in between."""
+    for repeat in range(warmup):
+        work(repeat)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    elapsed = _by_events if on_gpu else _by_the_wall
+    times = elapsed(work, range(warmup, warmup + repeats))
+    low, middle, high = np.percentile(times, [25, 50, 75]).tolist()
+    return Timing(middle, (low, high), torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None)
+
+
+def _by_the_wall(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:
+    marks = [time.perf_counter()]
+    for repeat in repeats:
+        work(repeat)
+        marks.append(time.perf_counter())
+    return (1000 * np.diff(marks)).tolist()
+
+
+def _by_events(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:
+    """Marks in the device's own queue: the host runs ahead as in training."""
+    marks = [_mark()]
+    for repeat in repeats:
+        work(repeat)
+        marks.append(_mark())
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) for before, after in pairwise(marks)]
+
+
+def _mark() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -16,9 +16,8 @@ from wingbar.reproduce.bench.command import bench
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.options import CASES, BenchData, Step, Train
-from wingbar.reproduce.bench.step import bench_step
+from wingbar.reproduce.bench.step import bench_step, bench_train
 from wingbar.reproduce.bench.table import BenchRow, bars, write_results
-from wingbar.reproduce.bench.train import bench_train
 from wingbar.train.stages import build_method
 from wingbar.types import Batch
 

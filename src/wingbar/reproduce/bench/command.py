@@ -32,9 +32,8 @@ def bench(arguments: Sequence[str]) -> None:
 def _measure(name: str, chosen: Step | BenchData | Train) -> None:
     """Measure, show the table, and keep it where that was asked for."""
     from wingbar.reproduce.bench.data import bench_data
-    from wingbar.reproduce.bench.step import bench_step
+    from wingbar.reproduce.bench.step import bench_step, bench_train
     from wingbar.reproduce.bench.table import BenchRow, table, write_results
-    from wingbar.reproduce.bench.train import bench_train
 
     benches: dict[str, Callable[..., list[BenchRow]]] = {"step": bench_step, "data": bench_data, "train": bench_train}
     console = Terminal(stderr=True)

@@ -12,10 +12,9 @@ from wingbar.config.sections import DataSettings as Settings
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
 from wingbar.reproduce.bench import clock
-from wingbar.reproduce.bench.command import bench
+from wingbar.reproduce.bench.command import CASES, BenchData, Step, Train, bench
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
-from wingbar.reproduce.bench.options import CASES, BenchData, Step, Train
 from wingbar.reproduce.bench.step import bench_step, bench_train
 from wingbar.reproduce.bench.table import BenchRow, bars, write_results
 from wingbar.train.stages import build_method

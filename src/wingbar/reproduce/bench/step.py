@@ -21,8 +21,8 @@ from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.methods.pairs import pairs_in
+from wingbar.reproduce.bench.command import CASES, Case, Step, Train, check
 from wingbar.reproduce.bench.literal import Pseudocode
-from wingbar.reproduce.bench.options import CASES, Case, Step, Train, check
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train

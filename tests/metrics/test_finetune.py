@@ -12,8 +12,7 @@ from torch.testing import assert_close
 
 from wingbar.data import views
 from wingbar.data.batches import fold
-from wingbar.data.store import Store
-from wingbar.data.subset import Subset, take
+from wingbar.data.store import Store, Subset, take
 from wingbar.errors import UserError
 from wingbar.metrics.finetune import Finetuned, Supervised, Tuning, choose_rate, finetune, stepped
 from wingbar.metrics.intervals import wilson

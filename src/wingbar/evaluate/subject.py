@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data import views
+from wingbar.data.cache import kept
 from wingbar.data.entry import cache_root
-from wingbar.data.kept import kept
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split

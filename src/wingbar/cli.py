@@ -24,8 +24,8 @@ from wingbar.config.form import parse_settings
 from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
 from wingbar.config.settings import Config
 from wingbar.config.words import parse
-from wingbar.data.cachecommand import cache
 from wingbar.data.entry import readable_size
+from wingbar.data.upkeep import cache
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.evaluate import wanted
 from wingbar.evaluate.doctor.options import Check, check_asked

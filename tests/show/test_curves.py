@@ -16,11 +16,9 @@ from wingbar.errors import UserError
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import save_encoder, weights_hash
 from wingbar.show import ablations
-from wingbar.show.ablations import gather_ablations
-from wingbar.show.curves import gather_curves, note_on
+from wingbar.show.curves import gather_ablations, gather_curves, note_on
 from wingbar.show.figures.contents import Curve, Panel
-from wingbar.show.figures.curves import draw_curves
-from wingbar.show.figures.panels import Recorded, panels
+from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import DARK, LIGHT, save
 
 

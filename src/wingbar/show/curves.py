@@ -1,4 +1,4 @@
-"""What runs recorded while they trained, side by side; those that differ only in their seed become one band."""
+"""What runs recorded while they trained, side by side, a band over seeds; and scores over settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x"""
+"""`wingbar bench step | data | train`: what can be asked, the texts are its help; measure, show, keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""\`wingbar bench step\` and \`train\`: steps on random images, the listing beside ours beside MoCo v2; whole trainings."""
+"""`wingbar bench step` and `train`: steps on random images, the listing beside ours beside MoCo v2; whole trainings."""
 
 from __future__ import annotations
 

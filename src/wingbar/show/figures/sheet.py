@@ -1,4 +1,4 @@
-"""Pages on which pictures and words are laid out by hand, in inches from the upper left corner, and pages for charts."""
+"""Pages: pictures and words laid out by hand, in inches from the upper left corner; and pages for charts."""
 
 from __future__ import annotations
 

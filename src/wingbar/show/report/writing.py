@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wingbar.config.settings import Config
-from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.compare import TableRow, twins
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES
 from wingbar.evaluate.record import commit, read_result
 from wingbar.evaluate.sitting import sit
 from wingbar.evaluate.splits import Split
-from wingbar.evaluate.subject import Setting, Subject, check_candidate
+from wingbar.evaluate.subject import Subject, summon
 from wingbar.files import write_text
 from wingbar.metrics.scores import ProtocolResult
 from wingbar.metrics.verdicts import Severity
@@ -27,10 +27,12 @@ from wingbar.show.report.origin import data_in_words, flag, origin_of, settings_
 from wingbar.show.report.page import make_page
 from wingbar.show.report.pictures import gather_figures
 from wingbar.show.visit import Visit, short_names
-from wingbar.train.machine import choose_device
 from wingbar.train.provenance import installed
 
 __all__ = ["Written", "write_report"]
+
+
+SEVERITIES: tuple[Severity, ...] = ("healthy", "warning", "collapsed")
 
 
 class Written(NamedTuple):
@@ -49,28 +51,12 @@ def write_report(
     whoever has them at hand.
     """
     wanted, config, out = resolve(asked)
-    candidates, setting = [find_candidate(one) for one in wanted], _setting(asked)
-    for candidate in candidates:
-        check_candidate(candidate, setting)  # before images are decoded for nothing
+    how = replace(_evaluate(asked), data=asked.data, seed=asked.seed, device=asked.device)
+    candidates, setting = summon(wanted, how)
     visit = Visit(candidates, config, setting, opened=opened)
     gathered = gather_report(visit, asked, paper=paper or {}, out=out)
     write_text(out, make_page(gathered))
     return Written(out, gathered)
-
-
-def _setting(asked: AskedReport) -> Setting:
-    return Setting(
-        device=choose_device(asked.device),
-        bn=asked.bn,
-        view=asked.view,
-        size=asked.data.size,
-        seed=asked.seed,
-        cache=asked.data.cache,
-        quiet=asked.quiet,
-    )
-
-
-SEVERITIES: tuple[Severity, ...] = ("healthy", "warning", "collapsed")
 
 
 def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: Path) -> Report:

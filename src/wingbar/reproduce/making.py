@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,24 +72,12 @@ def _train(config: Config, cell: Cell, *, quiet: bool) -> None:
 
 def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) -> Evaluate:
     """What `wingbar evaluate` is asked about the run, or about the initialisation."""
-    data, trained = config.data, is_trained(cell.row)
+    trained = is_trained(cell.row)
     return Evaluate(
         (config.run.out if trained else config.encoder.name,),
         protocols=protocols(cell.row),
         weights="" if trained else config.encoder.weights,
-        data=Data(
-            root=data.root,
-            name=data.name,
-            options=data.options,
-            holdout=data.holdout,
-            size=data.size,
-            stored=data.stored,
-            cache=data.cache,
-            workers=data.workers,
-            classes=data.classes,
-            images=data.images,
-            loud=data.loud,
-        ),
+        data=Data(**{field.name: getattr(config.data, field.name) for field in fields(Data)}),
         paper=Paper(epochs=probe_epochs, fractions=FRACTIONS),
         finetune=Finetune(epochs=config.run.epochs),
         whiten=cell.row.recipe == HALF_WHITE,

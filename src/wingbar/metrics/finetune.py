@@ -83,11 +83,6 @@ class Finetuned(NamedTuple):
         """Accuracy."""
         return wilson(self.correct())
 
-    @property
-    def top5(self) -> Interval:
-        """The share of images whose class is among the five most likely."""
-        return wilson(self.correct(within=5))
-
 
 # --- the method ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def train(
 ) -> None:
     """Steps `start` … `stop` − 1. A step depends on weights, state and its number only: resuming is starting there."""
     for step in range(start, stop):
-        if torch.cuda.is_initialized():  # elsewhere it would only import the compiler, which takes seconds
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # elsewhere it only imports the compiler: seconds
             # compiled parts may reuse the memory of what they returned in the last step
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 

@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 
 # Some virtual machines advertise AMX and crash on it; many threads per test process are ten times slower than one.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+# Without its compiled files, importing PyTorch takes three times as long, and tests start many processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: try test check golden clean
 try: $(STAMP)          ## the whole story on the embedded data: train, score, pictures

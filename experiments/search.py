@@ -29,8 +29,7 @@ from torch import Generator, Tensor
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.data.placement import place
-from wingbar.data.store import Store
-from wingbar.data.subset import take
+from wingbar.data.store import Store, take
 from wingbar.files import Line, append, read_lines
 from wingbar.methods.state import Average
 from wingbar.metrics.features import embed_images

@@ -16,8 +16,7 @@ from torch.testing import assert_close
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.store import Store
 from wingbar.methods import METHODS
-from wingbar.reproduce.cells import NOT_IN_KEY
-from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.cells import NOT_IN_KEY, NUMERICS
 from wingbar.train.loop import train
 from wingbar.train.stages import build_method, build_stages
 from wingbar.types import Seen

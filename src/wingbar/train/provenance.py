@@ -18,8 +18,7 @@ from wingbar.config.settings import Config, changed, named
 from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
-from wingbar.data.store import Store
-from wingbar.data.subset import as_stored
+from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
 from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences

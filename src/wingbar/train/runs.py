@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +35,7 @@ from wingbar.train.shelf import DecoderShelf, put
 from wingbar.train.sketch import build_sketches
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.trackers import Listener, tracking
-from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
+from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, last_look, watch
 from wingbar.types import Method, Output
 
 __all__ = ["Result", "fit", "resume", "run"]
@@ -97,6 +98,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
+    begun = None if quiet or config.encoder.weights == "random" else copy.deepcopy(method.encoder)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
@@ -113,6 +115,8 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     release_parts(method)
     embedder = embedder_of(method, config)
     save_embedder(embedder, out, recipe=recipe)
+    if begun is not None and (sentence := last_look(config, begun, embedder.encoder, store)):
+        note(sentence)
     return Result(out, embedder.encoder, method, embedder)
 
 

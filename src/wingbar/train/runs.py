@@ -19,6 +19,7 @@ from wingbar.data.store import Store
 from wingbar.errors import Collapsed
 from wingbar.models.embedder import Embedder, embedder_of, save_embedder
 from wingbar.models.encoder import Encoder
+from wingbar.models.lora import merge_lora
 from wingbar.process import refuse_several
 from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
@@ -114,6 +115,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     method.eval()
     release_parts(method)
     embedder = embedder_of(method, config)
+    merge_lora(method)
     save_embedder(embedder, out, recipe=recipe)
     if begun is not None and (sentence := last_look(config, begun, embedder.encoder, store)):
         note(sentence)

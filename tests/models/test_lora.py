@@ -15,13 +15,18 @@ from torchvision import models
 
 from wingbar import changed, load_encoder, resume, run
 from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config
+from wingbar.data.store import Store
 from wingbar.errors import Interrupted, UserError
+from wingbar.methods import METHODS
 from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder
 from wingbar.models.lora import add_lora, merge_lora
 from wingbar.models.trunks import _read_vit, build_encoder
 from wingbar.train import runs
+from wingbar.train.loop import train
 from wingbar.train.saved import load_method
+from wingbar.train.stages import build_method, build_stages
 
 
 def of_torchvision() -> Encoder:
@@ -88,6 +93,24 @@ def test_queries_and_values_get_their_sum_and_keys_stay(encoder):
 def test_a_trunk_without_attention_is_refused():
     with pytest.raises(UserError, match=r"test_resnet has no attention.*encoder\.lora"):
         add_lora(build_encoder("timm/test_resnet"), rank=2)
+
+
+@pytest.mark.parametrize("base", ["moco", "simsiam", "simclr", "byol", "dino", "diet"])
+def test_every_base_learns_by_the_additions_alone(base):
+    gentle = {f"optim.{name}": getattr(recipe_named("vit-lora").optim, name) for name in ("name", "encoder", "spare")}
+    small = {f"method.{key}": value for key, value in METHODS[base].small.items()}
+    crops = {"data.local": 1, "data.local_size": 32}
+    trunk = {"encoder.name": "timm/test_vit", "encoder.weights": "random", "encoder.lora": 2, "data.batch": 8}
+    settings = {"method.name": base, "wrappers": [], **small, **gentle, **trunk, **crops, "data.size": 32}
+    config = changed(Config(), {**settings, "optim.warmup": 0.0, "run.device": "cpu"})
+    store = Store(torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8), torch.ones(8))
+    stage = build_stages(config, build_method(config, steps=100, images=8), store, torch.device("cpu"))[-1]
+    encoder = stage.method.encoder
+    before = {name: value.clone() for name, value in encoder.trunk.state_dict().items()}
+    stage.method.train()
+    train(stage.method, stage.batches, stage.optimizers, stage.schedule, start=0, stop=1)
+    moved = {name for name, value in encoder.trunk.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved and all("parametrizations.weight.0" in name for name in moved)
 
 
 SMALL = {

@@ -25,7 +25,6 @@ from wingbar.metrics.unlabelled import (
     lidar,
     margin,
     nearest,
-    participation,
     reciprocal,
     shared_neighbours,
     views_agree,
@@ -100,12 +99,14 @@ def test_lidar_is_its_formula_and_counts_directions():
 
 
 def test_spectra_have_their_closed_forms():
-    assert participation(with_variances(*6 * [3.0])) == pytest.approx(6)
-    assert participation(with_variances(3.0, 1.0)) == pytest.approx(16 / 10)
-    power_law = with_variances(*(number**-1.3 for number in range(1, 31)))
-    assert alpha_req(power_law) == pytest.approx(1.3)
-    assert alpha_req(power_law, first=3, last=9) == pytest.approx(1.3)
-    assert alpha_req(with_variances(1.0, 0.25)) == pytest.approx(2.0)  # 2⁻² = ¼
+    rows = with_variances(3.0, 1.0)
+    found = candidates(rows, rows, rows, rows)
+    assert found["participation"] == pytest.approx(16 / 10)
+    assert found["alpha_req"] == pytest.approx(math.log(3) / math.log(2))
+    power_law = torch.arange(1, 31).double() ** -1.3
+    assert [alpha_req(power_law), alpha_req(power_law, first=3, last=9)] == pytest.approx([1.3, 1.3])
+    bent = torch.where(torch.arange(1, 31) < 10, 1.0, power_law)
+    assert alpha_req(bent) == pytest.approx(1.3) and alpha_req(bent, first=1) != pytest.approx(1.3, rel=0.01)
 
 
 def test_cka_forgets_rotation_and_scale_alone():

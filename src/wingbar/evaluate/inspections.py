@@ -61,7 +61,7 @@ def _begun(subject: Subject, rows: Int[Tensor, " few"]) -> Float[Tensor, "few di
         return None
     if embedder is None:
         return None
-    images = (subject.prepare(store.images[some], store.aspect[some]) for some in rows.split(FEW))
+    images = (subject.prepare(store.images[some], store.aspect[some]) for some in torch.split(rows, FEW))
     with exact():
         return embed_all(lambda image: embedder.to(image.device)(image), images)
 

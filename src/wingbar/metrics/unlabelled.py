@@ -55,8 +55,8 @@ def candidates(
     return {
         **{name: getattr(space, name) for name in ("rank", "std", "uniformity")},
         "rank_centred": effective_rank(centred(plain)),
-        "participation": participation(plain),
-        "alpha_req": alpha_req(plain),
+        "participation": participation(white.variance),
+        "alpha_req": alpha_req(white.variance),
         "reciprocal": reciprocal(plain),
         "hubness": hubness(plain),
         "neighbours_kept": shared_neighbours(plain, initial),
@@ -163,22 +163,23 @@ def lidar(first: Float[Tensor, "n dim"], second: Float[Tensor, "n dim"], *, delt
 # --- spectra ---------------------------------------------------------------------------------------------------------
 
 
-def participation(features: Float[Tensor, "n dim"]) -> float:
+def participation(variance: Float[Tensor, " axis"]) -> float:
     """(Σλ)² / Σλ² over the variances λ along the principal axes: how many axes share the variance.
 
-    >>> participation(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    >>> participation(torch.tensor([3.0, 3.0, 0.0]))
     2.0
     """
-    variance = fit_whitening(features).variance
     return (variance.sum().square() / variance.square().sum()).item()
 
 
-def alpha_req(features: Float[Tensor, "n dim"], *, first: int = 10, last: int = 500) -> float:
+def alpha_req(variance: Float[Tensor, " axis"], *, first: int = 10, last: int = 500) -> float:
     """α-ReQ (Agrawal et al. 2022): α of λᵢ ∝ i^−α, fitted to log λ by least squares over the axes `first` to `last`.
 
-    With fewer axes than that, over all there are.
+    With fewer axes than that, over all there are. Variances fall and are above 0, as whitening gives them.
+
+    >>> alpha_req(torch.tensor([1.0, 0.25]))
+    2.0
     """
-    variance = fit_whitening(features).variance
     axes = torch.arange(1, len(variance) + 1, dtype=variance.dtype, device=variance.device)
     kept = slice(first - 1, last) if len(variance) > first else slice(None)
     x, y = axes[kept].log(), variance[kept].log()

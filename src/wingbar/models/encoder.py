@@ -227,7 +227,7 @@ def _with_their_norms(parts: Iterable[list[nn.Parameter]]) -> list[list[nn.Param
     return layers
 
 
-def patch_embedding(encoder: Encoder) -> list[nn.Parameter]:
+def patch_embedding(encoder: Encodes) -> list[nn.Parameter]:
     """What turns patches into tokens, where a trunk has that."""
     found = next((getattr(encoder.trunk, name, None) for name in _PATCHES if hasattr(encoder.trunk, name)), None)
     if not isinstance(found, nn.Module):

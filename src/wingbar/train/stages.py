@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -253,10 +253,6 @@ def build_optimizers(config: Config, method: Method) -> optim.Optimizers:
 def _rule(config: Config) -> optim.Rule:
     """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
     asked = config.optimised
-    values = {
-        name: getattr(asked, name)
-        for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip", "clip_each")
-    }
+    values = {field.name: getattr(asked, field.name) for field in fields(optim.Rule) if field.name != "lr"}
     rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
-    shares = {"encoder": asked.encoder or 0.0, "layer_decay": asked.layer_decay or 1.0, "patches": asked.patches or 0.0}
-    return optim.Rule(**values, lr=float(rate), **shares)
+    return optim.Rule(**values, lr=float(rate))

@@ -26,12 +26,12 @@ from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.unlabelled import LEAST, keep_or_not
 from wingbar.metrics.verdicts import judge
-from wingbar.models.encoder import Encoder, evaluation_mode
+from wingbar.models.encoder import evaluation_mode
 from wingbar.train.images import find_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
 from wingbar.train.stages import Stage, plain_images
-from wingbar.types import Method, Output
+from wingbar.types import Encodes, Method, Output
 
 __all__ = [
     "CollapseAlarm",
@@ -91,24 +91,19 @@ def first_look(looks: Sequence[Look]) -> Geometry | None:
     return signs_of(seen).features if seen else None
 
 
-def last_look(config: Config, begun: Encoder, trained: Encoder, store: Store) -> str:
+def last_look(config: Config, begun: Encodes, trained: Encodes, store: Store) -> str:
     """What can be said without labels of a finished training, by some of its images; nothing where they are few."""
     if len(store.images) < LEAST:
         return ""
     few = take(store, _chosen(store, MOST).to(store.aspect.device))
     device = choose_device(config.run.device)
     prepare = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
-    features = []
-    for encoder in (trained, begun.to(device)):
+
+    def features(encoder: Encodes) -> Tensor:
         with evaluation_mode(encoder), choose_autocast(config.run.precision, device)():
-            features.append(
-                embed_images(partial(_pooled, encoder), few, prepare, device=device, batch=CHUNK, to=device)
-            )
-    return keep_or_not(*features)
+            return embed_images(lambda image: encoder(image).vector, few, prepare, device=device, batch=CHUNK)
 
-
-def _pooled(encoder: Encoder, image: Tensor) -> Tensor:
-    return encoder(image).vector
+    return keep_or_not(features(trained), features(begun.to(device)))
 
 
 def sample(store: Store, most: int, *, device: torch.device) -> Store:

@@ -48,6 +48,7 @@ REFUSED = {  # command line → what its one sentence is about
     "train --out {free} --data.views moko": "multicrop",
     "train --out {free} --run.epochs 3 --optim.warmup 3": "optim.warmup",
     "train --out {free} --pairs.bank 7": "pairs.bank",
+    "train vit-lora --out {free} --encoder.last 2": "encoder.lora",
     "train simsiam-synth --out {free} --pairs.readings.second teacher": "teacher",
     "train --out {free} --pairs.readings.pair-loss native": "simsiam",
     "train --out {free} --data.options level=family": "data.options",

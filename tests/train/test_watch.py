@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from wingbar import cli, resume, run
@@ -18,15 +19,18 @@ from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.data.datasets import lookalike_store
+from wingbar.data.subset import take
 from wingbar.errors import Collapsed, Interrupted
 from wingbar.methods.losses import negative_cosine
+from wingbar.metrics import unlabelled
 from wingbar.metrics.diagnosis import diagnose, read_record, signs_of
 from wingbar.metrics.features import embed_store
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.verdicts import judge
 from wingbar.models.trunks import build_encoder
-from wingbar.train import checkpoint, machine, runs
+from wingbar.models.weights import save_encoder
+from wingbar.train import checkpoint, machine, runs, watch
 from wingbar.train.stages import build_method, plain_images
 from wingbar.train.watch import CollapseAlarm, build_looks
 
@@ -144,6 +148,29 @@ def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(heal
     said = capsys.readouterr().err
     assert said.count("note: the encoder has collapsed after epoch 1.") == 1
     assert judge(signs_of(lines(tmp_path / "run")[-1])).verdict == "warning"  # nothing else would have told
+
+
+def test_a_training_ends_with_what_is_known_of_it_without_labels(birds, tmp_path, monkeypatch, capsys):
+    few, encoder = take(birds, torch.arange(64)), build_encoder(recipe_named("try-moco").encoder.name)
+    save_encoder(encoder, tmp_path / "begun.safetensors", size=32)
+    settings = {**MOCO, "data.batch": 32, "run.epochs": 1, "run.doctor": 0, "run.pictures_every": 0}
+    begun = {"encoder.weights": str(tmp_path / "begun.safetensors")}
+    run(config(tmp_path / "few", {**settings, **begun}), store=few)
+    for module in (unlabelled, watch):
+        monkeypatch.setattr(module, "LEAST", 64)
+    run(config(tmp_path / "random", settings), store=few)
+    assert "nearest" not in capsys.readouterr().err  # of few images nothing is known; nobody keeps random weights
+    result = run(config(tmp_path / "run", {**settings, **begun}), store=few)
+    plain = plain_images(config("", {"data.plain": "centre"}))(few.images, few.aspect)
+    with torch.no_grad():
+        before, after = (nearest_others(one.eval()(plain).vector.numpy(), 20) for one in (encoder, result.encoder))
+    kept = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True)) / 20 / 64
+    assert f" {kept:.0%} of each image's 20 nearest" in " ".join(capsys.readouterr().err.split())
+
+
+def nearest_others(features, count):
+    found = NearestNeighbors(n_neighbors=count, metric="cosine").fit(features)
+    return found.kneighbors(return_distance=False).tolist()
 
 
 def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):

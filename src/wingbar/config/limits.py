@@ -21,7 +21,8 @@ LIMITS = {
     "data.view_count": (2, FOREVER), "data.local": (0, FOREVER), "data.local_size": (32, 448),
     "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1), "data.holdout": (0, 0.9),
     "data.colour": (0, 1), "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
-    "encoder.last": (1, FOREVER), "encoder.share": (TINY, 1),
+    "encoder.last": (1, FOREVER), "encoder.share": (TINY, 1), "encoder.lora": (1, FOREVER),
+    "optim.patches": (0, FOREVER),
     "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
     "optim.encoder": (0, FOREVER), "optim.layer_decay": (TINY, 1), "optim.clip": (TINY, FOREVER),
     "optim.clip_each": (TINY, FOREVER), "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
@@ -67,6 +68,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"optim.heads {optim.heads} and optim.warmup {optim.warmup} leave nothing of {config.run.epochs} epochs; "
             "lower them or raise run.epochs"
         )
+    if config.encoder.lora is not None and config.encoder.last is not None:
+        yield "encoder.lora leaves all weights as they came, encoder.last lets the last ones learn; leave one out"
     views = dict.fromkeys((*VIEW_NAMES, config.method.entry.views))
     if data.views not in (None, *views):
         yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"

@@ -84,6 +84,8 @@ class EncoderSettings:
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
     share: float = 1.0
     """What is kept at the end: weights this share of the way from the initialisation to what was learnt."""
+    lora: int | None = None
+    """Of a ViT: its weights stay, and only additions of this rank to queries and values learn; merged at the end."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Optim:
     """The encoder's rate in units of lr: below 1 it learns more slowly than heads that start from nothing."""
     layer_decay: float | None = None
     """Each layer of the encoder learns at this share of the next one's rate: below 1 the early ones stay."""
+    patches: float | None = None
+    """Of a ViT: the patch embedding's rate in units of what its layer has otherwise, 0.2 in DINOv2."""
     momentum: float | None = None
     """Of SGD and LARS."""
     betas: tuple[float, float] | None = None
@@ -127,6 +131,7 @@ PLAIN = Optim(
     lr_rule="literal",
     encoder=1.0,
     layer_decay=1.0,
+    patches=1.0,
     momentum=0.9,
     betas=(0.9, 0.999),
     weight_decay=1e-4,

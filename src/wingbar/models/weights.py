@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +20,7 @@ from torch import Tensor
 from wingbar.config.sections import FILE_ENDINGS
 from wingbar.errors import UserError
 from wingbar.models.encoder import Encoder, Layout
+from wingbar.models.lora import folded
 from wingbar.tensors import save_tensors
 from wingbar.types import IMAGENET, Pixels
 
@@ -174,7 +177,7 @@ def _unwrapped(checkpoint: Any, path: Path) -> Weights:
     while isinstance(checkpoint, Mapping):
         inner = next((checkpoint[key] for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)), None)
         if inner is None:
-            return {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
+            return folded({key: value for key, value in checkpoint.items() if isinstance(value, Tensor)})
         checkpoint = inner
     raise UserError(f"{path} holds a {type(checkpoint).__name__}, not weights; save a state_dict()")
 
@@ -185,6 +188,7 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
     candidates = [_without_prefix(found, prefix) for prefix in PREFIXES]
     candidates += [_with_names(candidate) for candidate in candidates]
     best = max(candidates, key=lambda candidate: len(wanted.keys() & candidate.keys()))
+    best = best if wanted.keys() <= best.keys() else _as_timm_reads(encoder, best)
     missing, left = sorted(wanted.keys() - best.keys()), _left_over(encoder, best)
     if missing:
         raise UserError(
@@ -197,6 +201,14 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
     if left:
         raise UserError(f"{source} does not fit {encoder.name}: it is of a larger network, with {left[0]!r}")
     encoder.trunk.load_state_dict({key: best[key] for key in wanted}, strict=False)
+
+
+def _as_timm_reads(encoder: Encoder, found: Weights) -> Weights:
+    """The same under timm's keys, if it is a file of the authors that timm knows: DINOv2 with registers, DINOv3."""
+    convert = getattr(sys.modules[type(encoder.trunk).__module__], "checkpoint_filter_fn", None)
+    with suppress(LookupError, AttributeError, RuntimeError, TypeError, ValueError):  # no such file, then
+        return convert(dict(found), encoder.trunk) if convert else found
+    return found
 
 
 def _left_over(encoder: Encoder, found: Weights) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -56,7 +57,8 @@ def with_decoder(config: Config, *, encoder: Path) -> Config:
     around = ["pairs" if part.name == "featurepairs" else part.name for part in config.wrappers]
     same = {f"pairs.{name}": getattr(own, name) for name in SHARED}
     same |= {"pairs.readings.sign": own.sign, "pairs.decoder.epochs": EPOCHS, "pairs.decoder.scale": 0.5}
-    plain = {"wrappers": around, "encoder.weights": str(encoder), "encoder.last": None, "run.compile": "off"}
+    plain: dict[str, Any] = {"wrappers": around, "encoder.weights": str(encoder), "run.compile": "off"}
+    plain |= {"encoder.last": None, "encoder.lora": None}
     return changed(config, {**plain, **same})
 
 

@@ -19,6 +19,7 @@ from wingbar.data.store import Store
 from wingbar.errors import Collapsed
 from wingbar.models.embedder import Embedder, embedder_of, save_embedder
 from wingbar.models.encoder import Encoder, draw_back
+from wingbar.models.lora import merge_lora
 from wingbar.process import refuse_several
 from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
@@ -35,7 +36,7 @@ from wingbar.train.shelf import DecoderShelf, put
 from wingbar.train.sketch import build_sketches
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.trackers import Listener, tracking
-from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
+from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, last_look, watch
 from wingbar.types import Method, Output
 
 __all__ = ["Result", "fit", "resume", "run"]
@@ -98,7 +99,8 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
-    first = None if config.encoder.share == 1 else copy.deepcopy(method.encoder).state_dict()
+    compared = not (quiet or config.encoder.weights == "random")
+    begun = copy.deepcopy(method.encoder) if compared or config.encoder.share < 1 else None
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
@@ -114,9 +116,13 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     method.eval()
     release_parts(method)
     embedder = embedder_of(method, config)
-    if first is not None:
-        draw_back(embedder.encoder, first, share=config.encoder.share)
+    merge_lora(method)
+    if begun is not None and config.encoder.share < 1:
+        merge_lora(begun)
+        draw_back(embedder.encoder, begun.state_dict(), share=config.encoder.share)
     save_embedder(embedder, out, recipe=recipe)
+    if begun is not None and compared and (sentence := last_look(config, begun, embedder.encoder, store)):
+        note(sentence)
     return Result(out, embedder.encoder, method, embedder)
 
 

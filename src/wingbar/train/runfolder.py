@@ -117,7 +117,7 @@ def _made_with(out: Path) -> dict[str, Any]:
     """What the run in a folder was made with; empty if nobody wrote that down."""
     try:
         found = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

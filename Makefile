@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Some virtual machines advertise AMX and crash on it; many threads per test process are ten times slower than one.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: try test check golden clean
+.PHONY: try test test-lowest check golden docs dist clean
 try: $(STAMP)          ## the whole story on the embedded data: train, score, pictures
 	$(BIN)/wingbar try
 
@@ -22,8 +22,12 @@ check: $(STAMP)        ## style and types
 golden: $(STAMP)       ## write the golden curves anew, after a change that is meant to move them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/curves.py
 
+dist: $(STAMP)         ## wheel and sdist in dist/, tried in an empty virtual environment
+	rm -rf dist && $(BIN)/python -m build --outdir dist
+	$(BIN)/python tests/release/smoke.py dist
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs dist site .pytest_cache .mypy_cache .ruff_cache
 
 # Compiling all of PyTorch's files would take a minute; Python compiles those that are imported.
 $(STAMP): pyproject.toml

@@ -7,13 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from wingbar import installation
 from wingbar.cli import COMMANDS, main
 from wingbar.config.recipes import RECIPES
+
+ROOT = Path(__file__).parents[1]
 
 
 def found() -> dict[str, installation.Finding]:
@@ -47,7 +51,7 @@ def test_torch_that_cannot_be_imported_is_said_with_all_the_rest(monkeypatch, ca
 def test_a_package_that_is_missing_or_too_old_is_named(there, told, monkeypatch):
     installed = installation._installed
     monkeypatch.setattr(installation, "_installed", lambda name: there if name == "torch" else installed(name))
-    least = re.search(r'"torch>=([\d.]+)"', (installation.Path(__file__).parents[1] / "pyproject.toml").read_text())[1]
+    least = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
     assert found()["torch"] == ("torch", told, f"pip install 'torch>={least}'", True)
 
 
@@ -82,3 +86,13 @@ def test_the_tab_key_offers_what_the_help_lists(capsys):
     recipes = sorted(name for name in RECIPES if name.startswith("mo"))
     assert [sorted(one) for one in some] == [["train", "try"], recipes, ["step"], ["--protocols"], ["--unused-days"]]
     assert {*commands, "completion"} == set(COMMANDS)
+
+
+# --- what is released ------------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_the_same_wherever_it_is_said():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    newest = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    assert project["version"] == cited and project["version"].partition(".dev")[0] == newest

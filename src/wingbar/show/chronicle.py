@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from wingbar.config.configfile import read_config
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.files import read_lines
-from wingbar.train.runfolder import is_run
+from wingbar.train.runfolder import is_run, read_environment
 
 __all__ = ["Chronicle", "read_chronicles"]
 
@@ -44,7 +43,7 @@ def _read(folder: Path) -> Chronicle:
     if not is_run(folder) or not (folder / "config.json").exists():
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
     config = read_config(folder / "config.json")
-    made_with = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    made_with = read_environment(folder)
     lines = read_lines(folder / "metrics.jsonl")
     if not lines:
         raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")

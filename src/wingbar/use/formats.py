@@ -46,7 +46,8 @@ def open_embeddings(path: Path) -> Embeddings:
     except (UserError, ImportError):
         raise
     except Exception as error:  # zip, CSV, NumPy and Arrow raise anything at all on a damaged file
-        raise UserError(f"{path} is no embeddings file of wingbar, or damaged ({error}); choose another") from error
+        why = " ".join(str(error).split())
+        raise UserError(f"{path} is no embeddings file of wingbar, or damaged ({why}); choose another") from error
 
 
 def _consistent(content: Embeddings) -> Embeddings:
@@ -101,7 +102,8 @@ class ParquetVectors:
                 column = self.file.read_row_group(group, columns=[VECTORS]).column(0).combine_chunks()
                 rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[1])
             except Exception as error:  # as in `open_embeddings`: vectors are read when they are asked for
-                raise UserError(f"row group {group} of the embeddings file is damaged ({error}); embed anew") from error
+                why = " ".join(str(error).split())
+                raise UserError(f"row group {group} of the embeddings file is damaged ({why}); embed anew") from error
             _check_kind(rows.dtype)
             self.kept = group, rows
         return self.kept[1]

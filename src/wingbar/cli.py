@@ -19,22 +19,24 @@ from typing import Annotated, NoReturn
 import tyro
 from rich.table import Table
 
+from wingbar.completion import complete
 from wingbar.config.configfile import read_config
 from wingbar.config.form import parse_settings
 from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
 from wingbar.config.settings import Config
 from wingbar.config.words import parse
 from wingbar.data.entry import readable_size
-from wingbar.data.upkeep import cache
+from wingbar.data.upkeep import KINDS, cache
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.evaluate import wanted
 from wingbar.evaluate.doctor.options import Check, check_asked
 from wingbar.evaluate.options import Evaluate
 from wingbar.files import NotWritten
+from wingbar.installation import doctor
 from wingbar.metrics.reported import scores
 from wingbar.process import keep_memory, refuse_several, share_cores
 from wingbar.reproduce import options as reproduction
-from wingbar.reproduce.bench.command import bench
+from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
 from wingbar.show import options as showing
 from wingbar.show.report import options as reporting
@@ -199,6 +201,14 @@ def _data(arguments: Sequence[str]) -> None:
     ON_DATA[name](rest)
 
 
+def _completion(arguments: Sequence[str]) -> None:
+    """commands and options by the Tab key: wingbar completion bash | zsh"""
+    others = {name: command for name, command in COMMANDS.items() if command is not _completion}
+    complete(
+        arguments, others, {"bench": tuple(BENCHES), "data": tuple(ON_DATA), "cache": tuple(KINDS)}, tuple(RECIPES)
+    )
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
@@ -215,6 +225,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "bench": bench,
     "cache": cache,
     "data": _data,
+    "doctor": doctor,
+    "completion": _completion,
 }
 
 
@@ -224,7 +236,7 @@ def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
 
 
 def _help() -> str:
-    lines = [f"  wingbar {name:<9} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
+    lines = [f"  wingbar {name:<10} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
     return "\n".join(
         ["Encoders that tell look-alikes apart, from unlabelled images.\n", *lines, "\nAny command takes --help."]
     )

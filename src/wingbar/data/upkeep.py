@@ -35,6 +35,7 @@ from wingbar.terminal import Terminal, say
 
 __all__ = [
     "FEATURES",
+    "KINDS",
     "SUM",
     "Cleared",
     "Kept",
@@ -226,10 +227,13 @@ class Clear:
     """Only what was not used for so many days."""
 
 
+KINDS: dict[str, type[List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
+
+
 def cache(arguments: Sequence[str]) -> None:
     """decoded images on disk: wingbar cache list, verify [KEY …], clear [KEY …] [--unused-days N]"""
     chosen: List | Verify | Clear = tyro.extras.subcommand_cli_from_dict(
-        {"list": List, "verify": Verify, "clear": Clear}, prog="wingbar cache", args=list(arguments) or ["list"]
+        KINDS, prog="wingbar cache", args=list(arguments) or ["list"]
     )
     root = cache_root()
     if isinstance(chosen, Clear):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
-from wingbar.train.runfolder import is_run
+from wingbar.train.runfolder import is_run, read_environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -225,7 +224,7 @@ def _read(folder: Path) -> Chronicle:
     if not is_run(folder) or not (folder / "config.json").exists():
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
     config = read_config(folder / "config.json")
-    made_with = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    made_with = read_environment(folder)
     lines = read_lines(folder / "metrics.jsonl")
     if not lines:
         raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")

@@ -17,7 +17,7 @@ from wingbar.config.form import parse_settings
 from wingbar.config.limits import check_limits
 from wingbar.config.recipes import recipe_named
 from wingbar.config.words import parse
-from wingbar.data.cachecommand import KINDS
+from wingbar.data.upkeep import KINDS
 from wingbar.evaluate.doctor.options import Check
 from wingbar.evaluate.options import Evaluate
 from wingbar.reproduce.bench.command import BENCHES

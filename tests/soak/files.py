@@ -34,7 +34,7 @@ from wingbar.metrics.diagnosis import read_record
 from wingbar.metrics.linear import Linear
 from wingbar.models.embedder import embedder_size, open_embedder
 from wingbar.models.weights import load_encoder
-from wingbar.show.chronicle import read_chronicles
+from wingbar.show.curves import read_chronicles
 from wingbar.train.runfolder import checked, continued, is_run
 from wingbar.train.saved import load_method
 from wingbar.use.classify.head import ClassHead, read_head, save_head

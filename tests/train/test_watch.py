@@ -19,7 +19,7 @@ from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.data.datasets import lookalike_store
-from wingbar.data.subset import take
+from wingbar.data.store import take
 from wingbar.errors import Collapsed, Interrupted
 from wingbar.methods.losses import negative_cosine
 from wingbar.metrics import unlabelled

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -227,7 +227,7 @@ class Clear:
     """Only what was not used for so many days."""
 
 
-KINDS: dict[str, type[List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
+KINDS: dict[str, Callable[..., List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
 
 
 def cache(arguments: Sequence[str]) -> None:

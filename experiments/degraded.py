@@ -26,8 +26,7 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed, parsed
 from wingbar.data.store import Store
 from wingbar.files import Line, append, read_lines
-from wingbar.metrics.batchnorm import recalibrate
-from wingbar.metrics.features import Prepare, embed_images, prepared_images
+from wingbar.metrics.features import Prepare, embed_images, prepared_images, recalibrate
 from wingbar.metrics.unlabelled import candidates, shared_neighbours
 from wingbar.models.encoder import evaluation_mode, layers_of
 from wingbar.models.weights import encoder_with_weights

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")  # forks where no thread runs
-FORKS.set_forkserver_preload(["wingbar.train.runs", "wingbar.evaluate.sitting", "timm", "torchvision"])
+FORKS.set_forkserver_preload(["wingbar.train.runs", "wingbar.reproduce.session", "timm", "torchvision"])
 
 
 class Command:

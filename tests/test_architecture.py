@@ -32,7 +32,7 @@ LAYERS = (
     {"show"},
     {"show.report", "use"},
     {"use.export"},
-    {"reproduce"},
+    {"reproduce", "installation", "completion"},
     {"cli"},
     {"__main__"},
 )

@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+from forked import Command
 from wingbar import RECIPES, load_encoder
 from wingbar.cli import main
 from wingbar.config import sections as config
@@ -506,12 +507,12 @@ def test_installed_script():
     assert "wingbar train" in done.stdout
 
 
-def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path):
+def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path, tmp_path_factory):
     """A plain pickle: torch would like to warn about it, too."""
     (tmp_path / "trap.pth").write_bytes(pickle.dumps({"state_dict": Trap(tmp_path / "it-ran")}))
     arguments = train(tmp_path / "run", "--encoder.weights", str(tmp_path / "trap.pth"))
-    done = subprocess.run([sys.executable, "-m", "wingbar", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    *before, sentence = done.stderr.splitlines()
+    done = Command(arguments, tmp_path_factory.mktemp("said"))
+    assert done.ended() == 2 and done.said.read_text() == ""
+    *before, sentence = done.complained.read_text().splitlines()
     assert sentence.startswith("wingbar: ") and all(line.endswith(" …") for line in before)  # what takes long is said
     assert [path.name for path in tmp_path.iterdir()] == ["trap.pth"]

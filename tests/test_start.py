@@ -18,7 +18,7 @@ from wingbar.config import configfile, recipes, settings
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
     *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "export"),
-    *("show", "report", "reproduce", "bench", "cache", "data"),
+    *("show", "report", "reproduce", "bench", "cache", "data", "doctor", "completion"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
 ANSWERED = [
@@ -133,6 +133,8 @@ REFUSED = {  # command line → what its one sentence is about
     "data pick {taken} {taken} --encoder {run} --out {file}": "is a file",
     "data pick {taken} {taken} --encoder {run} --out {taken}/list.csv": "among the images",
     "try --run.epochs 0 --out {free}": "run.epochs",
+    "doctor photos": "wingbar data check",
+    "completion": "bash and zsh",
     "try --out {taken}": "--out",
 }
 MISTYPED = [

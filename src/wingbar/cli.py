@@ -19,22 +19,27 @@ from typing import Annotated, NoReturn
 import tyro
 from rich.table import Table
 
+from wingbar.completion import complete
 from wingbar.config.configfile import read_config
 from wingbar.config.form import parse_settings
 from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
 from wingbar.config.settings import Config
 from wingbar.config.words import parse
-from wingbar.data.cachecommand import cache
+from wingbar.data.entry import readable_size
+from wingbar.data.upkeep import KINDS, cache
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
-from wingbar.evaluate.command import evaluate
-from wingbar.evaluate.doctor.command import check_data
+from wingbar.evaluate import wanted
+from wingbar.evaluate.doctor.options import Check, check_asked
+from wingbar.evaluate.options import Evaluate
 from wingbar.files import NotWritten
+from wingbar.installation import doctor
+from wingbar.metrics.reported import scores
 from wingbar.process import keep_memory, refuse_several, share_cores
-from wingbar.reproduce.bench.command import bench
-from wingbar.reproduce.command import reproduce
+from wingbar.reproduce import options as reproduction
+from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
-from wingbar.show.command import show
-from wingbar.show.report.command import report
+from wingbar.show import options as showing
+from wingbar.show.report import options as reporting
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
@@ -128,7 +133,60 @@ def _run(config: Config, recipe: str) -> None:
     say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
-ON_DATA: dict[str, Callable[[Sequence[str]], None]] = {"check": check_data, "pick": pick_data}
+def _evaluate(arguments: Sequence[str]) -> None:
+    """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
+    asked = parse(Evaluate, "evaluate", arguments)
+    wanted.resolve(asked)
+    from wingbar.evaluate.compare import tell
+    from wingbar.evaluate.sitting import examine
+
+    examined = examine(asked)
+    tell(Terminal(), examined.rows)
+    say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+
+
+def _show(arguments: Sequence[str]) -> None:
+    """draw pictures: wingbar show runs/a [pairs cam spread curves neighbours map]"""
+    asked = parse(showing.Show, "show", arguments)
+    showing.resolve(asked)
+    from wingbar.show.drawing import draw_pictures
+
+    for path in draw_pictures(asked):
+        say(str(path))
+
+
+def _report(arguments: Sequence[str]) -> None:
+    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] --out report.html"""
+    asked = parse(reporting.AskedReport, "report", arguments)
+    reporting.resolve(asked)
+    from wingbar.show.report.writing import write_report
+
+    path = write_report(asked, paper=scores()).path
+    say(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
+
+
+def _reproduce(arguments: Sequence[str]) -> None:
+    """the paper's tables beside ours: wingbar reproduce main --data cub200=data/ [--dry-run]"""
+    asked = parse(reproduction.Reproduce, "reproduce", arguments)
+    reproduction.check(asked)
+    from wingbar.reproduce.session import work_through
+
+    work_through(asked)
+
+
+def _check_data(arguments: Sequence[str]) -> None:
+    """look for what is wrong with a data set: wingbar data check photos/"""
+    asked = parse(Check, "data check", arguments)
+    out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
+    check_asked(asked, out)
+    from wingbar.evaluate.doctor.check import check
+    from wingbar.evaluate.doctor.words import tell
+
+    settings = {key: value for key, value in vars(asked).items() if key not in ("path", "out")}
+    tell(check(asked.path, out=out, **settings), out, Terminal())
+
+
+ON_DATA: dict[str, Callable[[Sequence[str]], None]] = {"check": _check_data, "pick": pick_data}
 
 
 def _data(arguments: Sequence[str]) -> None:
@@ -143,22 +201,32 @@ def _data(arguments: Sequence[str]) -> None:
     ON_DATA[name](rest)
 
 
+def _completion(arguments: Sequence[str]) -> None:
+    """commands and options by the Tab key: wingbar completion bash | zsh"""
+    others = {name: command for name, command in COMMANDS.items() if command is not _completion}
+    complete(
+        arguments, others, {"bench": tuple(BENCHES), "data": tuple(ON_DATA), "cache": tuple(KINDS)}, tuple(RECIPES)
+    )
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
     "train": _train,
     "resume": _resume,
-    "evaluate": evaluate,
+    "evaluate": _evaluate,
     "embed": embed,
     "search": search,
     "classify": classify,
-    "show": show,
-    "report": report,
+    "show": _show,
+    "report": _report,
     "export": export,
-    "reproduce": reproduce,
+    "reproduce": _reproduce,
     "bench": bench,
     "cache": cache,
     "data": _data,
+    "doctor": doctor,
+    "completion": _completion,
 }
 
 
@@ -168,7 +236,7 @@ def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
 
 
 def _help() -> str:
-    lines = [f"  wingbar {name:<9} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
+    lines = [f"  wingbar {name:<10} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
     return "\n".join(
         ["Encoders that tell look-alikes apart, from unlabelled images.\n", *lines, "\nAny command takes --help."]
     )

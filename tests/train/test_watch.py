@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
+from functools import cache
 
 import pytest
 import torch
@@ -13,10 +15,11 @@ from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from wingbar import cli, resume, run
+from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.data.datasets import lookalike_store
-from wingbar.data.subset import take
+from wingbar.data.store import take
 from wingbar.errors import Collapsed, Interrupted
 from wingbar.methods.losses import negative_cosine
 from wingbar.metrics import unlabelled
@@ -83,15 +86,29 @@ def spoil(monkeypatch, change):
     monkeypatch.setattr(runs, "build_method", build)
 
 
-@pytest.mark.parametrize("settings", [SIMSIAM, MOCO], ids=["simsiam", "moco"])
-def test_a_healthy_training_is_called_healthy(settings, birds, tmp_path, capsys):
-    settings = config(tmp_path / "run", {**BIRDS, **settings, "run.doctor": len(birds.images)})
-    result = run(settings, store=birds)
-    assert "collapsed" not in capsys.readouterr().err
-    features = embed_store(result.method, birds, plain_images(settings))
+@pytest.fixture(scope="module")
+def healthy(birds, tmp_path_factory):
+    """A method's training that goes well, and what it said, once for all tests."""
+
+    @cache
+    def trained(name):
+        settings = {**BIRDS, **{"simsiam": SIMSIAM, "moco": MOCO}[name], "run.doctor": len(birds.images)}
+        said = io.StringIO()
+        with redirect_stderr(said):
+            result = run(config(tmp_path_factory.mktemp(name) / "run", settings), store=birds)
+        return result, said.getvalue()
+
+    return trained
+
+
+@pytest.mark.parametrize("name", ["simsiam", "moco"])
+def test_a_healthy_training_is_called_healthy(name, healthy, birds):
+    result, said = healthy(name)
+    assert "collapsed" not in said
+    features = embed_store(result.method, birds, plain_images(read_config(result.out / "config.json")))
     with torch.no_grad():
         embeddings = result.method.project(features)
-    found = diagnose(features, embeddings=embeddings, record=read_record(tmp_path / "run"))
+    found = diagnose(features, embeddings=embeddings, record=read_record(result.out))
     assert (found.verdict, found.sentences) == ("healthy", ("Nothing points to a collapse.",))
     assert found.values["rank"] == pytest.approx(lines(result.out)[-1]["doctor/rank"], rel=1e-4)
 
@@ -123,9 +140,9 @@ def test_simsiam_without_stop_gradient_is_noted_once(birds, tmp_path, monkeypatc
     assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
-def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(birds, tmp_path, capsys):
+def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(healthy, birds, tmp_path, capsys):
     """Frozen BatchNorm and four times the rate, from an encoder that MoCo has trained."""
-    good = run(config(tmp_path / "good", {**BIRDS, **MOCO}), store=birds, quiet=True).out / "encoder.safetensors"
+    good = healthy("moco")[0].out / "encoder.safetensors"
     rash = {**BIRDS, **MOCO, "encoder.weights": str(good), "encoder.batchnorm": "frozen", "optim.lr": 0.12}
     run(config(tmp_path / "run", {**rash, "run.epochs": 1}), store=birds)
     said = capsys.readouterr().err

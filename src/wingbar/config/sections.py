@@ -82,6 +82,8 @@ class EncoderSettings:
     """BatchNorm as usual, or with the statistics of the initialisation for good (its affine part still trains)."""
     last: int | None = None
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
+    share: float = 1.0
+    """What is kept at the end: weights this share of the way from the initialisation to what was learnt."""
     lora: int | None = None
     """Of a ViT: its weights stay, and only additions of this rank to queries and values learn; merged at the end."""
 

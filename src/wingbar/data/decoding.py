@@ -26,6 +26,7 @@ __all__ = [
     "decode_all",
     "decode_file",
     "decode_image",
+    "formats",
     "open_upright",
     "prepare_pillow",
     "upright_size",
@@ -130,20 +131,20 @@ def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable
         size = path.stat().st_size
         if size == 0:
             return Unreadable("the file is empty")
-        with Image.open(path, formats=_formats()) as file:
+        with Image.open(path, formats=formats()) as file:
             _check_pixels(file, size)
             return use(file)
     except FileNotFoundError:
         gone = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "the file is gone"
         return Unreadable(gone)
     except UnidentifiedImageError:
-        return Unreadable(f"no image in a format we read ({', '.join(_formats())})")
+        return Unreadable(f"no image in a format we read ({', '.join(formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
         return Unreadable(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 @cache
-def _formats() -> tuple[str, ...]:
+def formats() -> tuple[str, ...]:
     """Those of FORMATS that this Pillow was built with."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)

@@ -15,7 +15,6 @@ from wingbar.data.geometry import centre_boxes, whole_boxes
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.errors import UserError
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
 from wingbar.metrics.attention import Attention, Focus, score_attention
@@ -23,7 +22,7 @@ from wingbar.metrics.diagnosis import diagnose, read_record
 from wingbar.metrics.finetune import Machine, Tuning, choose_rate, finetune
 from wingbar.metrics.labels import show_fraction
 from wingbar.metrics.regions import Crops, Region, drawn_regions, listed_regions
-from wingbar.metrics.scores import Score, class_means, score
+from wingbar.metrics.scores import ProtocolResult, Score, class_means, percent, score
 from wingbar.metrics.unlabelled import keep_or_not
 from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_autocast, compile_parts, release_parts

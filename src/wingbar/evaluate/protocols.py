@@ -13,7 +13,6 @@ from wingbar.data.batches import fold
 from wingbar.data.views import crops
 from wingbar.evaluate import inspections
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.subject import Subject
 from wingbar.metrics.intervals import over_repeats
 from wingbar.metrics.knn import knn_places
@@ -21,7 +20,7 @@ from wingbar.metrics.labels import show_fraction, show_shots
 from wingbar.metrics.linear import linear_places
 from wingbar.metrics.paper import Probed, linear_paper
 from wingbar.metrics.retrieval import Gallery, retrieve
-from wingbar.metrics.scores import Score, class_means, score
+from wingbar.metrics.scores import ProtocolResult, Score, class_means, percent, score
 from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_autocast
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from wingbar.config.sections import FILE_ENDINGS
 from wingbar.errors import UserError
+from wingbar.files import refuse_bomb
 from wingbar.models.encoder import Encoder, Layout
 from wingbar.models.lora import folded
-from wingbar.tensors import save_tensors
+from wingbar.tensors import open_tensors, save_tensors
 from wingbar.types import IMAGENET, Pixels
 
 __all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
@@ -142,7 +142,7 @@ def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
     if not path.is_file():
         raise UserError(f"the weights file {path} " + ("is a folder" if path.is_dir() else "does not exist"))
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return open_tensors(path)
     checkpoint = _unpickled(path)
     metadata = checkpoint.get("metadata") if isinstance(checkpoint, Mapping) else None
     return _unwrapped(checkpoint, path), dict(metadata or {})
@@ -150,6 +150,7 @@ def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
 
 def _unpickled(path: Path) -> Any:
     """A checkpoint's content: tensors and plain values only, and the harmless arguments that DINO keeps beside them."""
+    refuse_bomb(path)
     with path.open("rb") as file:
         pickled = file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
     try:
@@ -162,14 +163,6 @@ def _unpickled(path: Path) -> Any:
                 f"{path} is refused: it holds code or objects beside tensors; save its state_dict()"
             ) from error
         raise UserError(f"{path} cannot be read as weights ({type(error).__name__}); is it complete?") from error
-
-
-def _read_safetensors(path: Path) -> tuple[Weights, dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read as safetensors ({error}); is it complete?") from error
 
 
 def _unwrapped(checkpoint: Any, path: Path) -> Weights:

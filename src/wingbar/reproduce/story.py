@@ -23,8 +23,7 @@ from wingbar.files import write_text
 from wingbar.metrics.intervals import mcnemar
 from wingbar.metrics.scores import Score
 from wingbar.reproduce.trial import RUNS, Try, check, config_of
-from wingbar.show.figures.cells import TextCell, draw_cells
-from wingbar.show.figures.pairs import draw_pairs
+from wingbar.show.figures.cells import TextCell, draw_cells, draw_pairs
 from wingbar.show.figures.style import save
 from wingbar.show.report.contents import Report
 from wingbar.show.report.options import AskedReport

@@ -29,8 +29,9 @@ def train(
 ) -> None:
     """Steps `start` … `stop` − 1. A step depends on weights, state and its number only: resuming is starting there."""
     for step in range(start, stop):
-        # compiled parts may reuse the memory of what they returned in the last step
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # elsewhere it only imports the compiler: seconds
+            # compiled parts may reuse the memory of what they returned in the last step
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
         # 1. the images, cut into parts when gradients are accumulated
         parts = batches(step)

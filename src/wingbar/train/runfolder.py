@@ -16,7 +16,7 @@ from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
 from wingbar.files import check_place
 
-__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
+__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_environment", "read_run"]
 
 UNREADABLE, LOCK = "unreadable.txt", ".lock"
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
@@ -117,9 +117,17 @@ def _made_with(out: Path) -> dict[str, Any]:
     """What the run in a folder was made with; empty if nobody wrote that down."""
     try:
         found = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_environment(out: Path) -> dict[str, Any]:
+    """What the run in a folder was made with."""
+    found = _made_with(out)
+    if not isinstance(found.get("images"), int) or not isinstance(found.get("recipe"), str):
+        raise UserError(f"{out / 'environment.json'} is missing or damaged; put it back, or train the run again")
+    return found
 
 
 def read_run(out: Path) -> tuple[Config, str]:

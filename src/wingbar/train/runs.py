@@ -18,7 +18,7 @@ from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
 from wingbar.errors import Collapsed
 from wingbar.models.embedder import Embedder, embedder_of, save_embedder
-from wingbar.models.encoder import Encoder
+from wingbar.models.encoder import Encoder, draw_back
 from wingbar.models.lora import merge_lora
 from wingbar.process import refuse_several
 from wingbar.terminal import aside, note
@@ -99,7 +99,8 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
-    begun = None if quiet or config.encoder.weights == "random" else copy.deepcopy(method.encoder)
+    compared = not (quiet or config.encoder.weights == "random")
+    begun = copy.deepcopy(method.encoder) if compared or config.encoder.share < 1 else None
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
@@ -116,8 +117,11 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     release_parts(method)
     embedder = embedder_of(method, config)
     merge_lora(method)
+    if begun is not None and config.encoder.share < 1:
+        merge_lora(begun)
+        draw_back(embedder.encoder, begun.state_dict(), share=config.encoder.share)
     save_embedder(embedder, out, recipe=recipe)
-    if begun is not None and (sentence := last_look(config, begun, embedder.encoder, store)):
+    if begun is not None and compared and (sentence := last_look(config, begun, embedder.encoder, store)):
         note(sentence)
     return Result(out, embedder.encoder, method, embedder)
 

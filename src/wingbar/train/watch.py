@@ -16,8 +16,7 @@ from torch import Tensor
 from wingbar.config.settings import Config, changed
 from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
-from wingbar.data.store import Store
-from wingbar.data.subset import take
+from wingbar.data.store import Store, take
 from wingbar.errors import UserError
 from wingbar.metrics.collapse import Geometry
 from wingbar.metrics.diagnosis import facts, signs_of

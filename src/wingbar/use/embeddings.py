@@ -88,5 +88,5 @@ def from_text(text: str | bytes, file: object) -> IndexAbout:
         maker = said.pop("maker")
         maker |= {name: tuple(maker[name]) for name in ("mean", "std")}
         return IndexAbout(Maker(**maker), **said)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} is no embeddings file that this version reads ({error})") from error

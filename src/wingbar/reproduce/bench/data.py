@@ -24,8 +24,8 @@ from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
 from wingbar.data.parallel import cores
 from wingbar.data.store import decode
-from wingbar.reproduce.bench.clock import time_repeats
-from wingbar.reproduce.bench.options import BenchData
+from wingbar.reproduce.bench.command import BenchData
+from wingbar.reproduce.bench.step import time_repeats
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source
 from wingbar.train.machine import choose_device

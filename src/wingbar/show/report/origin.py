@@ -15,6 +15,7 @@ from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.record import commit
 from wingbar.evaluate.subject import Subject
 from wingbar.show.report.contents import Origin, SettingRow
+from wingbar.train.runfolder import read_environment
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
@@ -97,8 +98,7 @@ def origin_of(name: str, subject: Subject) -> Origin:
 
 def _environment(candidate: Candidate) -> Mapping[str, Any]:
     assert candidate.folder is not None  # only runs have an origin
-    found: Mapping[str, Any] = json.loads((candidate.folder / "environment.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in read_environment(candidate.folder).items() if value is not None}
 
 
 def summary_of(candidate: Candidate, method: str) -> str:

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor
 
 from wingbar.errors import UserError
 from wingbar.files import write_text
 from wingbar.metrics.fewlabels import FewLabels, nearness, refusal, rooted
 from wingbar.metrics.linear import Linear
-from wingbar.tensors import save_tensors
+from wingbar.tensors import load_tensors, save_tensors
 
 __all__ = ["NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
 
@@ -89,10 +88,10 @@ def read_head(folder: Path) -> ClassHead | None:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise ValueError(f"format {about['format']}, this version reads {FORMAT}")
-        kept = {name: value.to(torch.float64) for name, value in load_file(folder / WEIGHTS).items()}
+        kept = {name: value.to(torch.float64) for name, value in load_tensors(folder / WEIGHTS).items()}
         linear = Linear(kept["weight"], kept["bias"])
         return ClassHead(
             tuple(about["classes"]), linear, kept["mean"], kept["centres"], float(about["threshold"]), about["embedder"]
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / ABOUT} is no head that this version reads ({error})") from error

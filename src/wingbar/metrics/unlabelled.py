@@ -205,10 +205,10 @@ def keep_or_not(features: Float[Tensor, "n dim"], initial: Float[Tensor, "n begu
     if kept < KEPT:
         return (
             f"Keep the initialisation: training left {kept:.0%} of each image's {NEIGHBOURS} nearest as they were; "
-            f"this verdict, given below {KEPT:.0%}, was wrong in {FALSE} of {ALARMS} recorded encoders."
+            f"this verdict, given below {KEPT:.0%}, was wrong in {FALSE} of {ALARMS} recorded ResNet-50s."
         )
     return (
         f"Whether training has paid cannot be said without labels: it left {kept:.0%} of each image's {NEIGHBOURS} "
-        f"nearest as they were, and of {ABOVE} recorded encoders with {KEPT:.0%} or more, {BETTER} were better than "
+        f"nearest as they were, and of {ABOVE} recorded ResNet-50s with {KEPT:.0%} or more, {BETTER} were better than "
         "their initialisation; nothing that was measured told which. With some labels, wingbar report scores both."
     )

@@ -205,9 +205,7 @@ def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], 
         cache=asked.data.cache,
         quiet=asked.quiet,
     )
-    candidates = [
-        find_candidate(one, encoder=asked.encoder, weights=asked.weights, seed=asked.seed) for one in wanted
-    ]
+    candidates = [find_candidate(one, encoder=asked.encoder, weights=asked.weights, seed=asked.seed) for one in wanted]
     for candidate in candidates:
         check_candidate(candidate, setting)
     return candidates, setting

@@ -14,7 +14,6 @@ from pathlib import Path
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # some virtual machines advertise AMX and crash on it
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process that a test starts compiles all our files
-sys.dont_write_bytecode = False  # or this one compiles them, and every test, each time
 
 import beartype  # noqa: F401  what our modules import is imported before the hook below, which compiles it all anew
 import jaxtyping
@@ -55,6 +54,7 @@ def sparingly(*, typechecker, check=jaxtyping.jaxtyped):
     return decorate
 
 
+sys.dont_write_bytecode = False  # or this process compiles all our files and all tests anew, each time
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
     jaxtyping.jaxtyped = sparingly

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -62,7 +61,7 @@ def _knn(subject: Subject, asked: Evaluate) -> ProtocolResult:
 # --- linear ----------------------------------------------------------------------------------------------------------
 
 
-def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **facts: Any) -> dict[str, Score]:
+def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **facts: object) -> dict[str, Score]:
     """Top-1, top-5 and the mean over classes, from the places of the true classes."""
     labels = subject.test.labels.to(place.device)
     per_class = torch.stack([class_means(hits, labels) for hits in place < 1])
@@ -70,7 +69,7 @@ def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **
     return {metric: _over_draws(values, **facts) for metric, values in hits.items()}
 
 
-def _over_draws(values: Tensor, **facts: Any) -> Score:
+def _over_draws(values: Tensor, **facts: object) -> Score:
     """One draw: the interval is of the test images. Several: it is of the draws, each image's value their mean."""
     if len(values) == 1:
         return score(values[0], **facts)

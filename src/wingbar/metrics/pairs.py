@@ -7,7 +7,7 @@ whose importance compares an image with the others, and looking changes nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -97,7 +97,13 @@ def _twins(
     return method.twin(method.readings.noise(seen.feature, importances, eps, generator)[:count])
 
 
-def _ladder(method: SynthPairs, seen: _Seen, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
+def _ladder(
+    method: SynthPairs,
+    seen: _Seen,
+    kind: Literal["noise scale", "criterion"],
+    names: list[str],
+    steps: Sequence[Tensor],
+) -> Ladder:
     rebuilt = method.decoder(seen.feature[: len(steps[0])])
     change = torch.stack([_change(twin, rebuilt).mean(dim=(1, 2)) for twin in steps], dim=1)
     return Ladder(kind, names, to_bytes(rebuilt), torch.stack([to_bytes(twin) for twin in steps], dim=1), change)

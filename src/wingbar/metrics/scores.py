@@ -22,7 +22,7 @@ class Score(NamedTuple):
     facts: Mapping[str, Any] = {}  # what else belongs to the number: how many were skipped, which decay was chosen
 
 
-def score(values: Bool[Tensor, " n"] | Float[Tensor, " n"], **facts: Any) -> Score:
+def score(values: Bool[Tensor, " n"] | Float[Tensor, " n"], **facts: object) -> Score:
     """The mean of per-image values: with Wilson's interval if they are hits, else with the bootstrap's."""
     values = values.cpu()
     return Score(wilson(values) if values.dtype == torch.bool else bootstrap(values), values, facts)

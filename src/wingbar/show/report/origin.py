@@ -36,7 +36,7 @@ def _recipe(name: str) -> Config:
     return recipe_named(name) if name in RECIPES else Config()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value as config.json has it; words need no quotes.
 
     >>> _text(("gradcam", "lowvar")), _text(True), _text(None), _text(0.1)
@@ -60,7 +60,7 @@ def train_command(config: Config, recipe: str) -> str:
     return shlex.join(["wingbar", "train", name, *flags])
 
 
-def flag(setting: str, value: Any) -> list[str]:
+def flag(setting: str, value: object) -> list[str]:
     """A setting on the command line.
 
     >>> flag("run.channels_last", False), flag("pairs.criteria", ("gradcam",)), flag("run.seed", 1)

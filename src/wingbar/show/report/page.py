@@ -83,7 +83,7 @@ def _figures_json(figures: Figures) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     r"""Tensors and tuples as lists, named tuples as objects, numbers that JSON does not know as null, text as text.
 
     >>> plain({"a": (1, float("nan"), "no Unicode: \udcff")})
@@ -102,7 +102,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _embedded(content: Any) -> str:
+def _embedded(content: object) -> str:
     """JSON that cannot end the element it stands in: < and & never occur, whatever files and classes are called."""
     text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

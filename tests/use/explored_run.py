@@ -22,7 +22,8 @@ IMAGES, SIZE = 24, 64
 CLASSES = ("=plain wing", "<b>barred", "striped")  # names that a spreadsheet or a browser could take for more
 SETTINGS = {
     "data.batch": 8, "data.size": SIZE, "data.stored": 64, "run.epochs": 1, "run.device": "cpu", "method.queue": 16,
-    "run.tensorboard": False, "pairs.bank": 16, "pairs.decoder.epochs": 1, "pairs.eps_g": 1.0, "data.name": "folder",
+    "run.tensorboard": False, "pairs.bank": 16, "pairs.decoder.epochs": 1, "pairs.eps_g": 1.0, "pairs.eps_var": 1.0,
+    "pairs.kappa": 1.0, "data.name": "folder",
 }  # fmt: skip
 
 

@@ -33,15 +33,19 @@ function askingCard(about, ask) {
   const input = make("input", { type: "file", id: field, class: "unseen", accept: "image/*", onchange: () => { if (input.files.length) ask(input.files[0]); input.value = ""; } });
   const shown = make("div", { class: "shown" });
   const name = make("p", { class: "name", id: "asked" });
+  const path = make("p", { class: "facts path" });
   const anyOne = () => ask(Math.floor(Math.random() * about.names.length));
   const card = [
     input,
     make("label", { for: field, class: "drop" }, shown, make("span", { class: "hint" }, "Drop an image here, paste one, or ", make("u", {}, "choose a file"))),
-    name,
+    make("div", { class: "called" }, name, path),
     make("button", { type: "button", class: "quiet", id: "any", onclick: anyOne }, "Any image"),
   ];
   takeDrops((file) => ask(file));
-  return { card, show: (picture, words) => { shown.replaceChildren(make("img", { src: picture, alt: `What the encoder sees of ${words}` })); name.textContent = words; } };
+  return { card, show: (picture, [title, rest = ""]) => {
+    shown.replaceChildren(make("img", { src: picture, alt: `What the encoder sees of ${title}` }));
+    [name.textContent, path.textContent] = [title, rest];
+  } };
 }
 
 /** Files dropped anywhere on the page, or pasted. */

@@ -1,14 +1,16 @@
-// The map of all images, on one canvas: pointing shows a picture, a click asks about it, a lasso chooses many.
+// The map of all images: pointing shows a picture, a click asks about it, a lasso chooses many. Points have a canvas of
+// their own, below that of rings and lasso, so that pointing at one does not draw a hundred thousand anew.
 
 const ASIDE = 14; // pixels from which a point is still meant
 
 /** The map; `ask` gets a row, `choose` the rows that are chosen. */
 function atlas(about, ask, choose) {
-  const canvas = make("canvas", { tabindex: 0, role: "application", "aria-label": `Map of ${counted(about.names.length, "image")} by ${about.how}`, "aria-describedby": "map-keys" });
+  const points = make("canvas", { class: "points", "aria-hidden": "true" });
+  const canvas = make("canvas", { class: "marks", tabindex: 0, role: "application", "aria-label": `Map of ${counted(about.names.length, "image")} by ${about.how}`, "aria-describedby": "map-keys" });
   const bubble = make("div", { class: "bubble thumb", hidden: "" });
   const news = announcer();
-  const frame = make("div", { class: "map atlas" }, canvas, bubble, news);
-  const state = { about, canvas, frame, bubble, news, ask, choose, ring: { query: -1, before: [], after: [] },
+  const frame = make("div", { class: "map atlas" }, points, canvas, bubble, news);
+  const state = { about, points, canvas, frame, bubble, news, ask, choose, ring: { query: -1, before: [], after: [] },
     map: 0, tool: "move", view: { zoom: 1, x: 0, y: 0 }, at: [], current: -1, lasso: null, shown: about.names.map(() => true), chosen: new Set() };
   new ResizeObserver(() => drawAtlas(state)).observe(frame);
   listenToPointer(state);
@@ -21,7 +23,7 @@ function atlas(about, ask, choose) {
     zoom: (by) => zoomAtlas(state, by, canvas.clientWidth / 2, canvas.clientHeight / 2),
     fit: () => { state.view = { zoom: 1, x: 0, y: 0 }; drawAtlas(state); },
     keep: (shown) => { state.shown = shown; drawAtlas(state); },
-    ring: (ring) => { state.ring = ring; drawAtlas(state); },
+    ring: (ring) => { state.ring = ring; drawMarks(state); },
     select: (rows) => select(state, rows),
   };
 }
@@ -36,26 +38,36 @@ function inkOf(canvas, name) {
   return found;
 }
 
+/** All of it, in a frame of this width. */
 function drawAtlas(state) {
-  const { canvas, frame, about } = state;
+  const { points, canvas, frame, about } = state;
   const width = frame.clientWidth;
   if (!width || !about.maps.length) return;
   const height = Math.round(Math.min(640, Math.max(320, width * 0.68)));
   const dense = window.devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [width * dense, height * dense];
-  [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
+  for (const one of [points, canvas]) {
+    [one.width, one.height] = [width * dense, height * dense];
+    [one.style.width, one.style.height] = [`${width}px`, `${height}px`];
+    one.getContext("2d").scale(dense, dense);
+  }
   state.at = placesOf(state, width, height);
-  const paper = canvas.getContext("2d");
-  paper.scale(dense, dense);
-  drawPoints(state, paper);
-  drawRings(state, paper);
+  drawPoints(state, points.getContext("2d"));
+  drawMarks(state);
+}
+
+/** Rings and lasso alone. */
+function drawMarks(state) {
+  const paper = state.canvas.getContext("2d");
+  paper.clearRect(0, 0, state.canvas.width, state.canvas.height);
+  if (state.at.length) drawRings(state, paper);
   if (state.lasso) drawLasso(state, paper);
 }
 
 /** Places in pixels, with one scale for both directions; zoomed about the middle, then moved. */
 function placesOf({ about, map, view }, width, height) {
   const places = about.maps[map].places;
-  const [[left, right], [low, high]] = [0, 1].map((axis) => [places.reduce((least, one) => Math.min(least, one[axis]), Infinity), places.reduce((most, one) => Math.max(most, one[axis]), -Infinity)]);
+  const span = (axis) => places.reduce(([low, high], one) => [Math.min(low, one[axis]), Math.max(high, one[axis])], [Infinity, -Infinity]);
+  const [[left, right], [low, high]] = [span(0), span(1)];
   const unit = view.zoom * Math.min((width - 40) / (right - left || 1), (height - 40) / (high - low || 1));
   return places.map(([x, y]) => [width / 2 + view.x + unit * (x - (left + right) / 2), height / 2 + view.y - unit * (y - (low + high) / 2)]);
 }
@@ -130,7 +142,7 @@ function point(state, row, aloud = false) {
   if (state.current === row) return;
   state.current = row;
   bubble.hidden = row < 0;
-  drawAtlas(state);
+  drawMarks(state);
   if (row < 0) return;
   const words = titleOf(about, row);
   bubble.replaceChildren(make("img", { src: pictureOf(about, row), alt: "" }), make("span", {}, words));
@@ -153,7 +165,7 @@ function listenToPointer(state) {
     const [x, y] = here(event);
     if (!held) { point(state, nearestPoint(state, x, y)); return; }
     held.moved ||= Math.hypot(x - held.from[0], y - held.from[1]) > 4;
-    if (state.lasso) { state.lasso.push([x, y]); drawAtlas(state); }
+    if (state.lasso) { state.lasso.push([x, y]); drawMarks(state); }
     else if (held.moved && event.pointerType === "mouse") {
       state.view = { ...held.view, x: held.view.x + x - held.from[0], y: held.view.y + y - held.from[1] };
       point(state, -1);
@@ -169,7 +181,7 @@ function listenToPointer(state) {
     }
     held = null;
   });
-  canvas.addEventListener("pointercancel", () => { held = state.lasso = null; drawAtlas(state); });
+  canvas.addEventListener("pointercancel", () => { held = state.lasso = null; drawMarks(state); });
   canvas.addEventListener("pointerleave", () => { if (!held) point(state, -1); });
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return; // the page scrolls; Ctrl, or two fingers, zoom

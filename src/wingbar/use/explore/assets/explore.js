@@ -25,8 +25,8 @@ function furnishPage(about) {
   else at("map").append(make("p", { class: "note" }, "A map needs three images or more."));
   if (about.classes.length) at("filter").append(filterField("Class", about.classes, (typed) => keepClasses(state, parts, typed)));
   furnishTheme(parts);
-  if (location.hash.match(/^#\d+$/) && Number(location.hash.slice(1)) < about.names.length) ask(Number(location.hash.slice(1)));
-  else at("found").append(make("p", { class: "note" }, "Ask about an image: drop one, or click on a point of the map below."));
+  const row = Number(location.hash.slice(1));
+  ask(about.names[row] === undefined ? 0 : row);
 }
 
 // --- asking ---
@@ -47,8 +47,7 @@ function refresh(state, parts) {
 
 function showAnswer({ about }, { asking, twins, atlas: map, ask }, asked, answer) {
   trouble("");
-  const words = asked instanceof File ? asked.name : [about.labels[asked] >= 0 ? titleOf(about, asked) : null, about.names[asked]].filter(Boolean).join(" · ");
-  asking.show(answer.seen, words);
+  asking.show(answer.seen, asked instanceof File ? [asked.name] : [...new Set([titleOf(about, asked), about.names[asked]])]);
   at("found").replaceChildren(...showFound(about, answer, ask));
   history.replaceState(null, "", answer.row >= 0 ? `#${answer.row}` : location.pathname);
   at("twins").hidden = !twins;
@@ -89,7 +88,7 @@ function furnishMap(about, state, ask) {
         make("button", { type: "button", class: "quiet", id: "everything", onclick: everything }, "Choose all shown"))),
     colourList(about),
     make("div", { class: "ground" }, map.frame, panel.panel),
-    make("p", { class: "facts", id: "map-keys" }, "Arrow keys walk from point to point, Enter asks about one, Space chooses it, + and − zoom. Rings are neighbours: solid after training, dashed before."));
+    make("p", { class: "facts", id: "map-keys" }, "Arrow keys walk from point to point, Enter asks about one, Space chooses it, + and − zoom. Rings are neighbours" + (about.maps.length > 1 ? ": solid after training, dashed before." : ".")));
   return map;
 }
 
@@ -116,7 +115,7 @@ function chosenPanel(about, ask) {
   let rows = [];
   const take = (path, name) => () => answerOf(path, { method: "POST", body: JSON.stringify(rows) }).then((reply) => reply.blob()).then((blob) => save(blob, name)).catch((error) => trouble(error.message));
   const buttons = make("p", { class: "buttons" },
-    make("button", { type: "button", class: "quiet", id: "table", onclick: take("/table", "chosen.csv") }, "Paths as CSV"),
+    make("button", { type: "button", class: "quiet", id: "table", onclick: take("/table", "chosen.csv") }, "CSV of paths"),
     make("button", { type: "button", class: "quiet", id: "sheet", onclick: take("/sheet", "chosen.png") }, "Contact sheet"),
     make("button", { type: "button", class: "quiet", id: "clear", onclick: () => it.clear() }, "Clear"));
   const it = { panel: make("div", { class: "card panel" }, head, buttons, list, rest), clear: () => {}, show: (chosen) => {

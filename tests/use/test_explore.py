@@ -82,7 +82,7 @@ def told(ask):
 
 
 def paths(explorer) -> list[Path]:
-    return [Path(row.path) for row in explorer.gallery.rows]
+    return [Path(row.path) for row in explorer.album.rows]
 
 
 def cosines(vectors: torch.Tensor) -> torch.Tensor:
@@ -113,10 +113,10 @@ def test_a_sent_image_finds_itself_and_a_filter_leaves_only_its_classes(explorer
     content = paths(explorer)[7].read_bytes()
     near = told("/image", content)["encoders"][1]["near"]
     assert near[0] == [7, pytest.approx(1, abs=1e-6)]
-    label = int(explorer.gallery.labels[7])
+    label = int(explorer.album.labels[7])
     others = [one for one in range(len(CLASSES)) if one != label]
     for encoder in told(f"/image?classes={others[0]},{others[1]}", content)["encoders"]:
-        assert len(encoder["near"]) == 5 and label not in explorer.gallery.labels[[row for row, _ in encoder["near"]]]
+        assert len(encoder["near"]) == 5 and label not in explorer.album.labels[[row for row, _ in encoder["near"]]]
     assert told("/image?classes=99", content)["encoders"][0]["near"] == []
 
 
@@ -124,7 +124,7 @@ def test_attention_is_that_of_the_protocol(explorer, told):
     """The protocol maps all images of a store by their nearest neighbours, here one is asked for."""
     last = explorer.encoders[-1]
     maps = attention_maps(
-        last.loaded.embedder.encoder, explorer.gallery.store, last.loaded.prepare, views.moco(size=SIZE, count=1)
+        last.loaded.embedder.encoder, explorer.album.store, last.loaded.prepare, views.moco(size=SIZE, count=1)
     )
     cam = torch.cat([one.cams["likeness"] for one in maps])[4]
     answer = told("/row/4")
@@ -136,15 +136,15 @@ def test_attention_is_that_of_the_protocol(explorer, told):
 
 def test_twins_are_those_of_the_method_on_a_whole_batch(explorer):
     """Feature, importance and rebuilt image, with the crowd in the same batch, as training has it."""
-    twins, gallery = explorer.twins, explorer.gallery
-    rows = spread_over_classes(torch.from_numpy(gallery.labels), 7)
-    batches = [_seen(twins.config, gallery.store, one) for one in (torch.tensor([2]), rows)]
+    twins, album = explorer.twins, explorer.album
+    rows = spread_over_classes(torch.from_numpy(album.labels), 7)
+    batches = [_seen(twins.config, album.store, one) for one in (torch.tensor([2]), rows)]
     images, second = (torch.cat(parts) for parts in zip(*batches, strict=True))
     batch = Batch(images, (second, second), torch.tensor([0, *rows.tolist()]), seed=fold(0, 1))
     with torch.no_grad(), evaluation_mode(twins.method):
         feature = twins.method.encoder(images).vector
         importances = twins.method.importances(feature, batch)
-    judged = twins.judge(gallery.pictures([2])[0])
+    judged = twins.judge(album.pictures([2])[0])
     for found, wanted in zip((judged.feature, *judged.importances), (feature, *importances), strict=True):
         torch.testing.assert_close(found, wanted[:1], rtol=1e-4, atol=1e-4)
     rebuilt = make_pairs(twins.method, batch, ["one"]).rebuilt[0].permute(1, 2, 0).numpy()
@@ -181,7 +181,7 @@ def test_an_image_is_remembered_for_a_while(explorer, told, ask):
 
 def test_the_page_knows_all_images_but_not_where_they_lie(explorer, home, told):
     about = told("/about")
-    assert [about["classes"][label] for label in about["labels"]] == [row.label for row in explorer.gallery.rows]
+    assert [about["classes"][label] for label in about["labels"]] == [row.label for row in explorer.album.rows]
     assert len(about["names"]) == IMAGES and str(home) not in json.dumps(about)
     assert [one["title"] for one in about["maps"]] == ["after training", "before training"]
     vectors = torch.nn.functional.normalize(torch.from_numpy(explorer.encoders[-1].vectors).double())
@@ -189,6 +189,7 @@ def test_the_page_knows_all_images_but_not_where_they_lie(explorer, home, told):
     spread = torch.linalg.svdvals(centred)[:2]
     assert np.linalg.norm(np.array(about["maps"][0]["places"]), axis=0) == pytest.approx(spread.numpy(), abs=1e-3)
     assert about["criteria"] == ["Grad-CAM", "low variance"]
+    assert about["title"] == "run" and about["marked"] == [0, 1, 2]
 
 
 def test_pictures_come_from_the_store_in_their_proportions(explorer, ask):
@@ -208,7 +209,7 @@ def test_pictures_come_from_the_store_in_their_proportions(explorer, ask):
 def test_chosen_images_leave_as_a_table_and_as_a_sheet(explorer, ask):
     rows = [IMAGES - 1, 0, 1]
     lines = list(csv.reader(io.StringIO(ask("/table", json.dumps(rows).encode())[2].decode())))
-    wanted = [explorer.gallery.rows[row] for row in rows]
+    wanted = [explorer.album.rows[row] for row in rows]
     escaped = ["'" + one.label if one.label.startswith("=") else one.label for one in wanted]
     assert lines == [["path", "label"], *([one.path, label] for one, label in zip(wanted, escaped, strict=True))]
     status, headers, body = ask("/sheet", json.dumps(rows).encode())
@@ -219,7 +220,7 @@ def test_chosen_images_leave_as_a_table_and_as_a_sheet(explorer, ask):
 
 def test_of_a_stock_trunk_only_what_it_has_is_shown(home):
     found = opened("timm/test_resnet", home / "photos", weights="random")
-    about = found.about()
+    about = found.about
     assert about["criteria"] == [] and len(about["maps"]) == 1
     assert any("no before and after" in note for note in about["notes"])
     assert any("no decoder" in note for note in about["notes"])

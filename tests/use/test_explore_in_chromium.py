@@ -139,7 +139,7 @@ def test_an_image_is_asked_about_and_a_neighbour_is_the_next(page, explorer):
     ask(page, 3)
     assert near(page, "before") == found(explorer, 3, 0) and near(page) == found(explorer, 3)
     assert page.locator(".looks img").count() == 2
-    known = [explorer.gallery.labels[row] == explorer.gallery.labels[3] for row in near(page)]
+    known = [explorer.album.labels[row] == explorer.album.labels[3] for row in near(page)]
     assert page.locator(".encoder.after li.right").count() == sum(known)
     assert page.locator(".encoder.after li.wrong").count() == len(known) - sum(known)
     second = near(page)[1]
@@ -160,7 +160,7 @@ def test_any_image_is_one_of_them(page, explorer):
 
 @pytest.mark.parametrize("way", ["chosen", "dropped"])
 def test_a_file_of_ones_own_is_asked_about(way, page, explorer):
-    path = Path(explorer.gallery.rows[7].path)
+    path = Path(explorer.album.rows[7].path)
     if way == "chosen":
         page.locator("input[type=file]").set_input_files(path)
     else:
@@ -180,8 +180,8 @@ def test_a_file_of_ones_own_is_asked_about(way, page, explorer):
 
 def test_the_class_filter_reaches_neighbours_map_and_choice(page, explorer):
     ask(page, 3)
-    label = explorer.gallery.classes.index("striped")
-    count = int((explorer.gallery.labels == label).sum())
+    label = explorer.album.classes.index("striped")
+    count = int((explorer.album.labels == label).sum())
     page.get_by_label("Class", exact=True).fill("strip")
     until(page, f"{ROWS} == '{found(explorer, 3, classes=(label,))}'.replaceAll(' ', '')")
     assert page.locator("#filter output").inner_text() == f"{count} of {IMAGES} images"
@@ -254,7 +254,7 @@ def test_a_lasso_chooses_what_it_encloses_to_be_taken_away(page, explorer, tmp_p
         page.locator("#table").click()
     got.value.save_as(tmp_path / "chosen.csv")
     lines = list(csv.DictReader((tmp_path / "chosen.csv").open()))
-    assert [line["path"] for line in lines] == [explorer.gallery.rows[row].path for row in inside]
+    assert [line["path"] for line in lines] == [explorer.album.rows[row].path for row in inside]
     with page.expect_download() as got:
         page.locator("#sheet").click()
     got.value.save_as(tmp_path / "chosen.png")

@@ -22,7 +22,7 @@ from wingbar.types import MEAN, STD, Batch
 
 __all__ = [
     "SCALES",
-    "Probed",
+    "Judged",
     "criterion_ladder",
     "criterion_names",
     "make_pairs",
@@ -43,7 +43,7 @@ def to_bytes(image: Float[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
     return ((image.detach().float().cpu() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-class Probed(NamedTuple):
+class Judged(NamedTuple):
     """Images as the method sees them, and the seed of their noise."""
 
     feature: Float[Tensor, "batch dim"]
@@ -95,9 +95,9 @@ def criterion_names(method: SynthPairs) -> list[str]:
     return [CRITERIA.get(type(criterion).__name__, type(criterion).__name__) for criterion in method.criteria]
 
 
-def _look(method: SynthPairs, batch: Batch) -> Probed:
+def _look(method: SynthPairs, batch: Batch) -> Judged:
     feature = method.encoder(batch.image).vector
-    return Probed(feature, method.importances(feature, batch), batch.seed)
+    return Judged(feature, method.importances(feature, batch), batch.seed)
 
 
 def switched(importances: Sequence[Tensor], on: Collection[int]) -> list[Tensor]:
@@ -106,7 +106,7 @@ def switched(importances: Sequence[Tensor], on: Collection[int]) -> list[Tensor]
 
 
 def twins(
-    method: SynthPairs, seen: Probed, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
+    method: SynthPairs, seen: Judged, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
 ) -> Float[Tensor, "{count} 3 size size"]:
     """Of the first `count` images; the draw is the seed's, whatever its scale."""
     generator = Generator(seen.feature.device).manual_seed(seen.seed)
@@ -114,7 +114,7 @@ def twins(
     return method.twin(method.readings.noise(seen.feature, importances, eps, generator)[:count])
 
 
-def _ladder(method: SynthPairs, seen: Probed, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
+def _ladder(method: SynthPairs, seen: Judged, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
     rebuilt = method.decoder(seen.feature[: len(steps[0])])
     change = torch.stack([pixel_change(twin, rebuilt).mean(dim=(1, 2)) for twin in steps], dim=1)
     return Ladder(kind, names, to_bytes(rebuilt), torch.stack([to_bytes(twin) for twin in steps], dim=1), change)

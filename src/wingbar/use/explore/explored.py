@@ -26,7 +26,7 @@ from wingbar.show.figures.cam import laid_over
 from wingbar.show.map import PROJECTIONS
 from wingbar.train.progress import Bar, working
 from wingbar.use.exact import nearest
-from wingbar.use.explore.gallery import SIDE, Gallery
+from wingbar.use.explore.album import SIDE, Album
 from wingbar.use.loaded import Loaded
 
 __all__ = ["Explored", "Near", "explored", "seen"]
@@ -44,7 +44,7 @@ class Explored:
 
     title: str
     loaded: Loaded
-    gallery: Gallery
+    album: Album
     vectors: Float[np.ndarray, "n dim"]
     places: Float[np.ndarray, "n 2"] | None  # on a map; None: too few images
     how: str = "pca"  # they were found
@@ -53,14 +53,15 @@ class Explored:
         self, picture: Picture, *, own: int = -1, allowed: Bool[np.ndarray, " n"] | None = None, k: int
     ) -> list[Near]:
         """The most similar images, best first."""
-        found = nearest(self.loaded.vectors([picture]), self.vectors, k, own=np.array([own]), allowed=allowed)
+        query = self.loaded.vectors([picture]) if own < 0 else self.vectors[[own]]
+        found = nearest(query, self.vectors, k, own=np.array([own]), allowed=allowed)
         pairs = zip(found.rows[0].tolist(), found.cosines[0].tolist(), strict=True)
         return [(row, cosine) for row, cosine in pairs if row >= 0]
 
     def looks(self, picture: Picture, partner: int) -> UInt8[np.ndarray, "side side 3"]:
         """What makes an image like this one, laid over it: class-free Grad-CAM."""
         encoder = self.loaded.embedder.encoder
-        image, other = self.loaded.seen([picture]), self.loaded.seen(self.gallery.pictures([partner]))
+        image, other = self.loaded.seen([picture]), self.loaded.seen(self.album.pictures([partner]))
         with exact():
             with torch.no_grad():
                 target = encoder(other).vector
@@ -76,48 +77,48 @@ def seen(picture: Picture) -> UInt8[np.ndarray, "side side 3"]:
     return to_bytes(views.centre(pixels, aspect, size=SIDE))[0].permute(1, 2, 0).numpy()
 
 
-def explored(title: str, loaded: Loaded, gallery: Gallery, *, how: str, quiet: bool) -> Explored:
+def explored(title: str, loaded: Loaded, album: Album, *, how: str, quiet: bool) -> Explored:
     """Everything that is computed once, or found in the cache."""
-    vectors = _vectors(title, loaded, gallery, quiet=quiet)
+    vectors = _vectors(title, loaded, album, quiet=quiet)
     if not np.isfinite(vectors).all():
         raise UserError(f"{loaded.maker.what} makes vectors with NaN or infinity; take weights from before it diverged")
-    return Explored(title, loaded, gallery, vectors, _places(loaded, gallery, vectors, how=how, quiet=quiet), how)
+    return Explored(title, loaded, album, vectors, _places(loaded, album, vectors, how=how, quiet=quiet), how)
 
 
-def _vectors(title: str, loaded: Loaded, gallery: Gallery, *, quiet: bool) -> Float[np.ndarray, "n dim"]:
+def _vectors(title: str, loaded: Loaded, album: Album, *, quiet: bool) -> Float[np.ndarray, "n dim"]:
     """Of every image, kept chunk by chunk."""
-    count, found = len(gallery.rows), list[Tensor]()
+    count, found = len(album.rows), list[Tensor]()
     with Bar(f"embedding, {title}", count, quiet=quiet) as bar:
         for start in range(0, count, CHUNK):
             rows = range(start, min(start + CHUNK, count))
-            about = [loaded.maker.fingerprint, _content(gallery, rows)]
-            found.append(kept(cache_root(), about, partial(_embedded, loaded, gallery, rows, bar.reach)))
+            about = [loaded.maker.fingerprint, _content(album, rows)]
+            found.append(kept(cache_root(), about, partial(_embedded, loaded, album, rows, bar.reach)))
             bar.reach(rows.stop)
     return torch.cat(found).numpy()
 
 
-def _content(gallery: Gallery, rows: Sequence[int]) -> str:
+def _content(album: Album, rows: Sequence[int]) -> str:
     """Names the pixels of these rows."""
-    side = gallery.store.images.shape[-1]
-    return digest(str(side).encode(), *(gallery.rows[row].content.encode() for row in rows)).hex()
+    side = album.store.images.shape[-1]
+    return digest(str(side).encode(), *(album.rows[row].content.encode() for row in rows)).hex()
 
 
-def _embedded(loaded: Loaded, gallery: Gallery, rows: range, reach: Callable[[int], None]) -> Float[Tensor, "m dim"]:
+def _embedded(loaded: Loaded, album: Album, rows: range, reach: Callable[[int], None]) -> Float[Tensor, "m dim"]:
     found = list[np.ndarray]()
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
-        found.append(loaded.vectors(gallery.pictures(part)))
+        found.append(loaded.vectors(album.pictures(part)))
         reach(part.stop)
     return torch.from_numpy(np.concatenate(found))
 
 
 def _places(
-    loaded: Loaded, gallery: Gallery, vectors: Float[np.ndarray, "n dim"], *, how: str, quiet: bool
+    loaded: Loaded, album: Album, vectors: Float[np.ndarray, "n dim"], *, how: str, quiet: bool
 ) -> Float[np.ndarray, "n 2"] | None:
     """Every image in two dimensions, by its direction, as `wingbar show map` has it."""
     if len(vectors) < FEWEST:
         return None
-    about = [loaded.maker.fingerprint, _content(gallery, range(len(vectors))), how]
+    about = [loaded.maker.fingerprint, _content(album, range(len(vectors))), how]
     with working(f"mapping {len(vectors):,} images", quiet=quiet):
         unit = unit_length(torch.from_numpy(vectors).double())
         return kept(cache_root(), about, lambda: PROJECTIONS[how](unit, 0).places).numpy()

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,12 @@ from wingbar.data.decoding import Picture, Unreadable, decode_bytes, prepare_pil
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.wanted import Wanted
-from wingbar.metrics.pairs import SCALES, Probed, criterion_names
+from wingbar.metrics.pairs import SCALES, Judged, criterion_names
 from wingbar.show.classes import likest_classes
 from wingbar.show.neighbours import class_title
 from wingbar.terminal import note, printable
+from wingbar.use.explore.album import Album, as_jpeg, open_album
 from wingbar.use.explore.explored import Explored, explored, seen
-from wingbar.use.explore.gallery import Gallery, as_jpeg, open_gallery
 from wingbar.use.explore.options import Explore
 from wingbar.use.explore.selection import sheet, table
 from wingbar.use.explore.twins import Twins, open_twins, why_no_twins
@@ -45,8 +46,8 @@ class _Asked(NamedTuple):
     """An image that was asked for."""
 
     picture: Picture
-    row: int  # of the gallery; −1: it was sent
-    judged: Probed | None = None  # once somebody wants its twin
+    row: int  # of the album; −1: it was sent
+    judged: Judged | None = None  # once somebody wants its twin
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Explorer:
     """Images and encoders, before training first where that is known; one visitor's question after the other."""
 
     title: str
-    gallery: Gallery
+    album: Album
     encoders: Sequence[Explored]
     twins: Twins | None
     k: int
@@ -62,14 +63,15 @@ class Explorer:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # one answer is computed at a time
     _last: OrderedDict[str, _Asked] = field(default_factory=OrderedDict)
 
+    @cached_property
     def about(self) -> Json:
         """Everything the page needs before anybody asks; words that are safe to show."""
-        gallery = self.gallery
+        album = self.album
         return {
             "title": printable(self.title),
-            "names": [printable(name) for name in gallery.names],
-            "labels": gallery.labels.tolist(),
-            "classes": [printable(class_title(name)) for name in gallery.classes],
+            "names": [printable(name) for name in album.names],
+            "labels": album.labels.tolist(),
+            "classes": [printable(class_title(name)) for name in album.classes],
             "maps": [
                 {"title": one.title, "places": one.places.round(4).tolist()}
                 for one in reversed(self.encoders)
@@ -85,21 +87,21 @@ class Explorer:
 
     def _marked(self) -> list[int]:
         """Classes worth a colour: all of a few, else those the encoder finds most alike."""
-        labels, last = torch.from_numpy(self.gallery.labels), self.encoders[-1]
-        if len(self.gallery.classes) < 2 or bool((labels < 0).any()):
+        labels, last = torch.from_numpy(self.album.labels), self.encoders[-1]
+        if len(self.album.classes) < 2 or bool((labels < 0).any()):
             return []
         return likest_classes(torch.from_numpy(last.vectors), labels, count=COLOURS)
 
     def thumbnail(self, row: int) -> bytes:
         """A small picture of an image."""
-        return as_jpeg(self.gallery.thumbnail(self._known(row)))
+        return as_jpeg(self.album.thumbnail(self._known(row)))
 
     def ask(self, image: int | bytes, *, classes: Collection[int] = ()) -> Json:
-        """Who is near to an image of the gallery, or to one that was sent, by every encoder; and where these look."""
+        """Who is near to an image of the album, or to one that was sent, by every encoder; and where these look."""
         with self._lock:
             asked = self._taken(image)
             key = self._remember(asked)
-            allowed = np.isin(self.gallery.labels, list(classes)) if classes else None
+            allowed = np.isin(self.album.labels, list(classes)) if classes else None
             return {
                 "key": key,
                 "row": asked.row,
@@ -133,22 +135,22 @@ class Explorer:
 
     def table(self, rows: Sequence[int]) -> bytes:
         """Paths and classes of images as CSV."""
-        return table(self.gallery, [self._known(row) for row in rows])
+        return table(self.album, [self._known(row) for row in rows])
 
     def sheet(self, rows: Sequence[int]) -> bytes:
         """A contact sheet of images, as PNG."""
         chosen = [self._known(row) for row in rows]
         with self._lock:  # Matplotlib's settings are those of the process
-            return sheet(self.gallery, chosen, title=f"{len(rows):,} images of {self.title}")
+            return sheet(self.album, chosen, title=f"{len(rows):,} images of {self.title}")
 
     def _known(self, row: int) -> int:
-        if not 0 <= row < len(self.gallery.rows):
-            raise UserError(f"there is no image {row}; there are {len(self.gallery.rows):,}, from 0")
+        if not 0 <= row < len(self.album.rows):
+            raise UserError(f"there is no image {row}; there are {len(self.album.rows):,}, from 0")
         return row
 
     def _taken(self, image: int | bytes) -> _Asked:
         if isinstance(image, int):
-            return _Asked(self.gallery.pictures([self._known(image)])[0], image)
+            return _Asked(self.album.pictures([self._known(image)])[0], image)
         found = decode_bytes(image, side=self.encoders[-1].loaded.maker.stored, most=MOST_PIXELS)
         if isinstance(found, Unreadable):
             raise UserError(f"this is no image that can be read: {found.reason}")
@@ -156,7 +158,7 @@ class Explorer:
 
     def _remember(self, asked: _Asked) -> str:
         key = digest(str(asked.row).encode(), asked.picture.pixels.tobytes()).hex()
-        self._last[key] = asked
+        self._last[key] = self._last.pop(key, asked)  # now the latest, with what was judged of it
         while len(self._last) > REMEMBERED:
             self._last.popitem(last=False)
         return key
@@ -171,23 +173,29 @@ def open_explorer(asked: Explore, wanted: Wanted) -> Explorer:
     prepare_pillow()
     candidate = find_candidate(wanted, encoder=asked.encoder, weights=asked.weights)
     last = open_candidate(candidate, weights=asked.weights, name=asked.encoder, size=asked.size, device=asked.device)
-    gallery = open_gallery(asked, wanted, side=last.maker.stored)
+    album = open_album(asked, wanted, side=last.maker.stored)
     seers, notes = _seers(candidate, last, asked)
-    twins = open_twins(candidate, gallery, last.device, quiet=asked.quiet)
-    notes += [*([] if twins else [why_no_twins(candidate)]), *gallery.notes]
+    twins = open_twins(candidate, album, last.device, quiet=asked.quiet)
+    notes += [*([] if twins else [why_no_twins(candidate)]), *album.notes]
     for sentence in [] if asked.quiet else notes:
         note(sentence)
-    encoders = [explored(title, one, gallery, how=asked.map, quiet=asked.quiet) for title, one in seers.items()]
-    title = f"{Path(asked.what).name} on {Path(asked.images).name}" if asked.images else Path(asked.what).name
-    return Explorer(title, gallery, encoders, twins, asked.k, notes)
+    encoders = [explored(title, one, album, how=asked.map, quiet=asked.quiet) for title, one in seers.items()]
+    title = " on ".join(_last_part(word) for word in (asked.what, asked.images) if word)
+    return Explorer(title, album, encoders, twins, asked.k, notes)
 
 
 def _seers(candidate: Candidate, last: Loaded, asked: Explore) -> tuple[dict[str, Loaded], list[str]]:
     """A run before and after training, anything else as it is; and a sentence where that is not all."""
     if candidate.folder is None or candidate.begun is None:
-        return {f"by {Path(candidate.name).name}": last}, [f"{candidate.name} is no run: there is no before and after."]
+        alone = f"{candidate.name} is no run: there is no before and after."
+        return {f"by {_last_part(candidate.name)}": last}, [alone]
     try:
         first = open_candidate(candidate.begun, size=asked.size, device=asked.device)
     except (UserError, OSError) as error:
         return {AFTER: last}, [f"What the run began with is left out, it cannot be loaded: {error}."]
     return {BEFORE: first, AFTER: last}, []
+
+
+def _last_part(name: str) -> str:
+    """Of a path or of a model's name."""
+    return Path(name).expanduser().resolve().name

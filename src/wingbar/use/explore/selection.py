@@ -10,7 +10,7 @@ from wingbar.errors import UserError
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import drawn
 from wingbar.use.classify.cells import escaped
-from wingbar.use.explore.gallery import Gallery
+from wingbar.use.explore.album import Album
 from wingbar.use.sheets import in_square
 
 __all__ = ["sheet", "table"]
@@ -18,19 +18,19 @@ __all__ = ["sheet", "table"]
 SHEET, ACROSS = 96, 12  # pictures of a contact sheet, all and in a row
 
 
-def table(gallery: Gallery, rows: Sequence[int]) -> bytes:
+def table(album: Album, rows: Sequence[int]) -> bytes:
     """Paths and classes as CSV, which `wingbar classify` and `data.name csv` read; no cell of it is a formula."""
     text = io.StringIO(newline="")
-    cells = ([escaped(gallery.rows[row].path), escaped(gallery.rows[row].label)] for row in rows)
+    cells = ([escaped(album.rows[row].path), escaped(album.rows[row].label)] for row in rows)
     csv.writer(text, lineterminator="\n").writerows([["path", "label"], *cells])
     return text.getvalue().encode()
 
 
-def sheet(gallery: Gallery, rows: Sequence[int], *, title: str) -> bytes:
+def sheet(album: Album, rows: Sequence[int], *, title: str) -> bytes:
     """A picture of the first of them, as PNG."""
     if not rows:
         raise UserError("a contact sheet of no images is empty; choose some")
-    cells = [TextCell(in_square(gallery.thumbnail(row)), gallery.title(row)) for row in rows[:SHEET]]
+    cells = [TextCell(in_square(album.thumbnail(row)), album.title(row)) for row in rows[:SHEET]]
     lines = [cells[start : start + ACROSS] for start in range(0, len(cells), ACROSS)]
     note = f"The first {SHEET} of {len(rows):,} images." if len(rows) > SHEET else ""
     return drawn(draw_cells(lines, title=title, note=note), "png")

@@ -2,7 +2,7 @@
 
 A browser lets any page send requests to this machine, so that being reachable from here alone protects from nobody's
 page. Therefore: a request must name this machine as its host, or another name could be made to point here; it must not
-come from another site's page; nothing but our own assets and rows of the gallery, by number, is ever handed out, and
+come from another site's page; nothing but our own assets and rows of the album, by number, is ever handed out, and
 nothing that is sent to us is written to a file. Whoever is let in from elsewhere must know the password.
 """
 
@@ -141,7 +141,7 @@ def _page(server: ExploreServer, asked: _Request) -> _Reply:
 
 
 def _about(server: ExploreServer, asked: _Request) -> _Reply:
-    return _json(server.explorer.about() | {"token": server.token})
+    return _json(server.explorer.about | {"token": server.token})
 
 
 def _picture(server: ExploreServer, asked: _Request) -> _Reply:
@@ -250,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = ANSWERS.get((self.command, first))
         if answer is None:
             raise Refused(404, "there is nothing here; the page is at /")
-        said = {name: values[-1] for name, values in parse_qs(place.query, max_num_fields=8).items()}
+        said = {name: values[-1] for name, values in parse_qs(place.query).items()}
         return answer(self.server, _Request(rest, said, self._body() if self.command == "POST" else b""))
 
     def _body(self) -> bytes:

@@ -21,7 +21,7 @@ from wingbar.data.batches import fold
 from wingbar.data.decoding import Picture
 from wingbar.evaluate.candidates import Candidate
 from wingbar.methods.synth import SynthPairs
-from wingbar.metrics.pairs import Probed, pixel_change, switched, to_bytes, twins
+from wingbar.metrics.pairs import Judged, pixel_change, switched, to_bytes, twins
 from wingbar.models.encoder import evaluation_mode
 from wingbar.show.figures.cells import coloured
 from wingbar.show.pairs import makes_pairs
@@ -30,14 +30,14 @@ from wingbar.train.afterwards import load_pairs
 from wingbar.train.progress import working
 from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch, Probe, Seen
-from wingbar.use.explore.gallery import Gallery
+from wingbar.use.explore.album import Album
 
-__all__ = ["Made", "Twins", "open_twins", "why_no_twins"]
+__all__ = ["TwinPictures", "Twins", "open_twins", "why_no_twins"]
 
 HEAT = "magma"
 
 
-class Made(NamedTuple):
+class TwinPictures(NamedTuple):
     """What became of an image, as pixels; `moved` is the mean change of a pixel, of 1."""
 
     rebuilt: UInt8[np.ndarray, "h w 3"]
@@ -62,16 +62,16 @@ class Twins:
     device: torch.device
     crowd: _Looked
 
-    def judge(self, picture: Picture) -> Probed:
+    def judge(self, picture: Picture) -> Judged:
         """What the criteria say of an image."""
         one = _look(self.method, self.config, [picture], [0], self.device)
         both = _Looked(*(torch.cat(pair) for pair in zip(one, self.crowd, strict=True)))
         probe = Probe(both.feature, self.method.base.project, lambda: both.second)
         with torch.no_grad(), evaluation_mode(self.method):
             importances = [criterion.importance(probe)[:1] for criterion in self.method.criteria]  # type: ignore[operator]
-        return Probed(one.feature, importances, fold(0, 1))
+        return Judged(one.feature, importances, fold(0, 1))
 
-    def make(self, judged: Probed, *, scale: float, on: Collection[int]) -> Made:
+    def make(self, judged: Judged, *, scale: float, on: Collection[int]) -> TwinPictures:
         """Rebuilt image and twin under the noise of these criteria, `scale` times as large as in training."""
         with torch.no_grad(), evaluation_mode(self.method):
             rebuilt = self.method.decoder(judged.feature)
@@ -79,7 +79,7 @@ class Twins:
         change = pixel_change(twin, rebuilt)[0]
         heat = coloured((change / 0.25).clamp(max=1), HEAT)[..., :3]  # a quarter of all there is looks like all
         first, second = (to_bytes(one)[0].permute(1, 2, 0).numpy() for one in (rebuilt, twin))
-        return Made(first, second, (255 * heat).round().astype(np.uint8), float(change.mean()))
+        return TwinPictures(first, second, (255 * heat).round().astype(np.uint8), float(change.mean()))
 
 
 @torch.no_grad()
@@ -96,15 +96,15 @@ def _look(
         return _Looked(method.encoder(batch.image).vector, second)
 
 
-def open_twins(candidate: Candidate, gallery: Gallery, device: torch.device, *, quiet: bool) -> Twins | None:
+def open_twins(candidate: Candidate, album: Album, device: torch.device, *, quiet: bool) -> Twins | None:
     """A run's twins; None where it makes none."""
     if not makes_pairs(candidate) or candidate.folder is None or candidate.config is None:
         return None
     method, config = load_pairs(candidate.folder, device=device), changed(candidate.config, {"run.compile": "off"})
-    size = min(config.data.batch // config.run.accumulate, len(gallery.rows)) - 1
-    rows = spread_over_classes(torch.from_numpy(gallery.labels), size).tolist()
+    size = min(config.data.batch // config.run.accumulate, len(album.rows)) - 1
+    rows = spread_over_classes(torch.from_numpy(album.labels), size).tolist()
     with working(f"looking at {size:,} images, for twins", quiet=quiet):
-        return Twins(method, config, device, _look(method, config, gallery.pictures(rows), rows, device))
+        return Twins(method, config, device, _look(method, config, album.pictures(rows), rows, device))
 
 
 def why_no_twins(candidate: Candidate) -> str:

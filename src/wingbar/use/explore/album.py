@@ -31,14 +31,14 @@ from wingbar.use.embeddings import IndexRow
 from wingbar.use.explore.options import Explore
 from wingbar.use.sources import find_source
 
-__all__ = ["SIDE", "Gallery", "as_jpeg", "open_gallery"]
+__all__ = ["SIDE", "Album", "as_jpeg", "open_album"]
 
 SIDE = 224  # pixels of a picture at most
 DRAWN = 600  # look-alikes at most: each is drawn anew
 
 
 @dataclass(frozen=True)
-class Gallery:
+class Album:
     """Images by row; `store` has their pixels, decoded once and kept."""
 
     rows: Sequence[IndexRow]
@@ -88,7 +88,7 @@ def as_jpeg(picture: Image.Image | UInt8[np.ndarray, "h w 3"]) -> bytes:
     return written.getvalue()
 
 
-def open_gallery(asked: Explore, wanted: Wanted, *, side: int) -> Gallery:
+def open_album(asked: Explore, wanted: Wanted, *, side: int) -> Album:
     """The images that were given, or a run's own; decoded into the cache where they are not there yet."""
     config = wanted.config
     if not asked.images and config is not None and config.data.root == "lookalike":
@@ -98,15 +98,15 @@ def open_gallery(asked: Explore, wanted: Wanted, *, side: int) -> Gallery:
         found = find_source(root, name=name, side=side, workers=asked.workers, report=report)
         if not found.files:
             pixels = np.stack([one.pixels for task in found.decode if isinstance(one := task(), Picture)])
-            return Gallery(found.rows, Store(torch.from_numpy(pixels), torch.ones(len(pixels))))
+            return Album(found.rows, Store(torch.from_numpy(pixels), torch.ones(len(pixels))))
         listing = Listing(Path(), tuple(map(str, found.files)))
         store = load(listing, side=side, cache=cache_root(), workers=asked.workers, report=report)
     known = dict(zip(found.files, found.rows, strict=True))
     bad = f"{len(store.broken):,} unreadable files are left out, first {store.broken[0].reason}" if store.broken else ""
-    return _checked(Gallery([known[path] for path in store.paths], store, (bad,) if bad else ()))
+    return _checked(Album([known[path] for path in store.paths], store, (bad,) if bad else ()))
 
 
-def _drawn(config: Config, *, quiet: bool) -> Gallery:
+def _drawn(config: Config, *, quiet: bool) -> Album:
     """A run's look-alikes, of those it never saw."""
     few = changed(config, {"data.images": min(DRAWN, config.data.images)})
     source = of_run.find_source(few, "test")
@@ -117,10 +117,10 @@ def _drawn(config: Config, *, quiet: bool) -> Gallery:
         IndexRow(f"lookalike/test/{row:05d}", source.names[label], digest(pixels.tobytes()).hex())
         for row, (label, pixels) in enumerate(zip(store.labels.tolist(), store.images.numpy(), strict=True))
     ]
-    return Gallery(rows, store)
+    return Album(rows, store)
 
 
-def _checked(gallery: Gallery) -> Gallery:
-    if len(gallery.rows) < 2:
-        raise UserError(f"there is {len(gallery.rows)} image to look at; give a folder with two or more")
-    return gallery
+def _checked(album: Album) -> Album:
+    if len(album.rows) < 2:
+        raise UserError(f"there is {len(album.rows)} image to look at; give a folder with two or more")
+    return album

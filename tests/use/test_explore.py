@@ -8,6 +8,8 @@ import http.client
 import io
 import json
 import os
+import re
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -19,9 +21,13 @@ from explored_run import CLASSES, IMAGES, SIZE, make_run, opened, serving
 from PIL import Image
 
 import wingbar
+from wingbar.cli import main
+from wingbar.config.settings import changed
 from wingbar.data import views
 from wingbar.data.batches import fold
 from wingbar.errors import UserError
+from wingbar.evaluate.candidates import find_candidate
+from wingbar.evaluate.wanted import find_wanted
 from wingbar.metrics.attention import attention_maps
 from wingbar.metrics.pairs import make_pairs
 from wingbar.models.encoder import evaluation_mode
@@ -32,6 +38,8 @@ from wingbar.types import Batch, Seen
 from wingbar.use.explore import server as serving_module
 from wingbar.use.explore.explorer import MOST_BYTES, REMEMBERED
 from wingbar.use.explore.options import Explore, check_explore
+from wingbar.use.explore.server import ExploreServer
+from wingbar.use.explore.twins import why_no_twins
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +235,33 @@ def test_of_a_stock_trunk_only_what_it_has_is_shown(home):
     assert [one["title"] for one in found.ask(0)["encoders"]] == ["by test_resnet"]
     with pytest.raises(UserError, match="no decoder"):
         found.twin("", scale=1.0, on=())
+
+
+def test_two_images_without_classes_are_enough(home, tmp_path):
+    for name in ("a.png", "b.png"):
+        shutil.copy(next((home / "photos").rglob(f"0{len(name) % 5}.png")), tmp_path / name)
+    found = opened("timm/test_resnet", tmp_path, weights="random")
+    assert found.about["maps"] == found.about["classes"] == found.about["marked"] == []
+    assert found.about["names"] == ["a.png", "b.png"] and found.about["labels"] == [-1, -1]
+    assert found.ask(0)["encoders"][0]["near"] == [(1, pytest.approx(1))]
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(UserError, match="two or more"):
+        opened("timm/test_resnet", tmp_path, weights="random")
+
+
+def test_a_run_says_why_it_has_no_twins(home):
+    run = find_candidate(find_wanted(str(home / "run")))
+    for wrappers, why in {(): "without pairs", ("featurepairs",): "wingbar show"}.items():
+        assert why in why_no_twins(run._replace(config=changed(run.config, {"wrappers": wrappers})))
+
+
+def test_the_command_says_where_it_is_and_ctrl_c_ends_it(home, capsys, monkeypatch):
+    def interrupted(server: ExploreServer, poll_interval: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ExploreServer, "serve_forever", interrupted)
+    main(["explore", str(home / "run"), "--port", "0", "--device", "cpu", "--quiet"])
+    assert re.fullmatch(r"Open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends it\.\n", capsys.readouterr().out)
 
 
 def test_what_a_run_began_with_may_be_gone(home):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,16 +50,16 @@ def open_page(chromium, server):
     """Opens the page; whatever it says on the console, or asks of anybody but its server, fails the test."""
     contexts, complaints = [], []
 
-    def open_it(viewport=WIDE, **how):
+    def open_it(viewport=WIDE, address=server.address, **how):
         context = chromium.new_context(viewport=viewport, reduced_motion="reduce", **how)
         context.set_default_timeout(20_000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda one: complaints.append(one.text) if not EXPECTED.match(one.text) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        own = (server.address, "data:", f"blob:{server.address}")
+        own = (address, "data:", f"blob:{address}")
         page.on("request", lambda one: None if one.url.startswith(own) else complaints.append(one.url))
-        page.goto(server.address)
+        page.goto(address)
         page.wait_for_selector(".near button img")
         settle(page)
         return page
@@ -376,6 +377,17 @@ def test_a_finger_asks_and_draws_a_lasso(open_page):
     assert page.locator(".marks").evaluate("(one) => getComputedStyle(one).touchAction") == "pan-y pinch-zoom"
     page.locator("label", has_text="lasso").click()
     assert page.locator(".marks").evaluate("(one) => getComputedStyle(one).touchAction") == "none"
+
+
+def test_without_classes_and_twins_the_page_has_neither(open_page, explorer, tmp_path):
+    for row in (0, 1):
+        shutil.copy(explorer.album.rows[row].path, tmp_path)
+    with serving(opened("timm/test_resnet", tmp_path, weights="random")) as other:
+        page = open_page(address=other.address)
+        assert page.locator(".encoder").count() == page.locator(".near button").count() == 1
+        assert page.locator("#filter input").count() == page.locator(".marks").count() == 0
+        assert page.locator("#twins").is_hidden() and "no decoder" in page.locator("#foot").inner_text()
+        assert "three images or more" in page.locator("#map").inner_text()
 
 
 def test_a_server_that_is_gone_is_told(open_page):

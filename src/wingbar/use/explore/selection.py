@@ -19,7 +19,7 @@ SHEET, ACROSS = 96, 12  # pictures of a contact sheet, all and in a row
 
 
 def table(album: Album, rows: Sequence[int]) -> bytes:
-    """Paths and classes as CSV, which `wingbar classify` and `data.name csv` read; no cell of it is a formula."""
+    """Paths and classes as CSV, which `wingbar classify` reads; no cell of it is a formula."""
     text = io.StringIO(newline="")
     cells = ([escaped(album.rows[row].path), escaped(album.rows[row].label)] for row in rows)
     csv.writer(text, lineterminator="\n").writerows([["path", "label"], *cells])

@@ -116,12 +116,12 @@ function chosenPanel(about, ask) {
   const take = (path, name) => () => answerOf(path, { method: "POST", body: JSON.stringify(rows) }).then((reply) => reply.blob()).then((blob) => save(blob, name)).catch((error) => trouble(error.message));
   const buttons = make("p", { class: "buttons" },
     make("button", { type: "button", class: "quiet", id: "table", onclick: take("/table", "chosen.csv") }, "CSV of paths"),
-    make("button", { type: "button", class: "quiet", id: "sheet", onclick: take("/sheet", "chosen.png") }, "Contact sheet"),
-    make("button", { type: "button", class: "quiet", id: "clear", onclick: () => it.clear() }, "Clear"));
-  const it = { panel: make("div", { class: "card panel" }, head, buttons, list, rest), clear: () => {}, show: (chosen) => {
+    make("button", { type: "button", class: "quiet", id: "sheet", onclick: take("/sheet", "chosen.png") }, "Contact sheet"));
+  const clear = make("button", { type: "button", class: "quiet", id: "clear", onclick: () => it.clear() }, "Clear");
+  const it = { panel: make("div", { class: "card panel" }, make("div", { class: "heading" }, head, clear), buttons, list, rest), clear: () => {}, show: (chosen) => {
     rows = chosen;
     head.textContent = chosen.length ? `${counted(chosen.length, "image")} chosen` : "Nothing chosen";
-    buttons.hidden = !chosen.length;
+    buttons.hidden = clear.hidden = !chosen.length;
     list.replaceChildren(...chosen.slice(0, SHOWN).map((row) => make("li", {}, make("button", { type: "button", title: `${titleOf(about, row)}, ${about.names[row]}`, "aria-label": `${titleOf(about, row)}: ask about it`, onclick: () => ask(row) }, make("img", { src: pictureOf(about, row), alt: "", loading: "lazy" })))));
     rest.textContent = !chosen.length ? "Draw a lasso around points, or choose all that are shown." : chosen.length > SHOWN ? `and ${counted(chosen.length - SHOWN, "more", "more")}` : "";
   } };

@@ -17,7 +17,7 @@ from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
-    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "export"),
+    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "explore", "export"),
     *("show", "report", "reproduce", "bench", "cache", "data", "doctor", "completion"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
@@ -99,6 +99,13 @@ REFUSED = {  # command line → what its one sentence is about
     "classify resnet50 {taken} --predict {free}": "does not exist",
     "classify resnet50 {taken} --vectors {free}.npz": "wingbar embed",
     "classify resnet50 {taken} --data.size 7": "data.size",
+    "explore {free}": "no run and no weights file",
+    "explore {run}": "no encoder yet",
+    "explore resnet50 --encoder.weights random": "no images of its own",
+    "explore resnet50 {free} --encoder.weights random": "does not exist",
+    "explore resnet50 {taken} --k 0": "k is 0",
+    "explore resnet50 {taken} --port 65536": "port is 65536",
+    "explore resnet50 {taken} --host 0.0.0.0": "WINGBAR_PASSWORD",
     "show": "nothing to show",
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
@@ -139,7 +146,7 @@ REFUSED = {  # command line → what its one sentence is about
 }
 MISTYPED = [
     *("train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"),
-    *("embed", "search", "classify", "export", "export resnet50 --to tflite", "data pick here there"),
+    *("embed", "search", "classify", "explore", "export", "export resnet50 --to tflite", "data pick here there"),
 ]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
@@ -264,6 +271,8 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
             "use.words",
             "use.pick",
             "use.classify.making",
+            "use.explore.explorer",
+            "use.explore.server",
             "use.export.writing",
         ),
         *("reproduce.story", "reproduce.session", "reproduce.bench.step"),

@@ -45,6 +45,7 @@ from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
 from wingbar.use.classify.command import classify
 from wingbar.use.command import embed, search
+from wingbar.use.explore.command import explore
 from wingbar.use.export.command import export
 from wingbar.use.pickcommand import pick_data
 
@@ -218,6 +219,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "embed": embed,
     "search": search,
     "classify": classify,
+    "explore": explore,
     "show": _show,
     "report": _report,
     "export": export,

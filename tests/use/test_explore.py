@@ -19,7 +19,6 @@ import pytest
 import torch
 from explored_run import CLASSES, IMAGES, SIZE, make_run, opened, serving
 from PIL import Image
-from wingbar.show.figures.cam import laid_over
 
 import wingbar
 from wingbar.cli import main
@@ -32,6 +31,7 @@ from wingbar.evaluate.wanted import find_wanted
 from wingbar.metrics.attention import attention_maps
 from wingbar.metrics.pairs import make_pairs
 from wingbar.models.encoder import evaluation_mode
+from wingbar.show.figures.cells import laid_over
 from wingbar.show.visit import spread_over_classes
 from wingbar.train.stages import build_views
 from wingbar.types import Batch, Seen

@@ -12,17 +12,17 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from wingbar.data import views
+from wingbar.data.cache import kept
 from wingbar.data.contents import digest
 from wingbar.data.decoding import Picture
 from wingbar.data.entry import cache_root
-from wingbar.data.kept import kept
 from wingbar.errors import UserError
 from wingbar.evaluate.subject import exact
 from wingbar.methods.losses import unit_length
 from wingbar.metrics.attention import enlarged
 from wingbar.metrics.cam import grad_cam, likeness
 from wingbar.metrics.pairs import to_bytes
-from wingbar.show.figures.cam import laid_over
+from wingbar.show.figures.cells import laid_over
 from wingbar.show.map import PROJECTIONS
 from wingbar.train.progress import Bar, working
 from wingbar.use.exact import nearest

@@ -21,8 +21,7 @@ from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.wanted import Wanted
 from wingbar.metrics.pairs import SCALES, Judged, criterion_names
-from wingbar.show.classes import likest_classes
-from wingbar.show.neighbours import class_title
+from wingbar.show.neighbours import class_title, likest_classes
 from wingbar.terminal import note, printable
 from wingbar.use.explore.album import Album, as_jpeg, open_album
 from wingbar.use.explore.explored import Explored, explored, seen

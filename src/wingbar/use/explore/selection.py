@@ -7,9 +7,9 @@ import io
 from collections.abc import Sequence
 
 from wingbar.errors import UserError
+from wingbar.files import escaped
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import drawn
-from wingbar.use.classify.cells import escaped
 from wingbar.use.explore.album import Album
 from wingbar.use.sheets import in_square
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
 from wingbar.errors import UserError
-from wingbar.files import escaped
+from wingbar.files import table_text
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import drawn
 from wingbar.use.explore.album import Album
@@ -20,10 +18,7 @@ SHEET, ACROSS = 96, 12  # pictures of a contact sheet, all and in a row
 
 def table(album: Album, rows: Sequence[int]) -> bytes:
     """Paths and classes as CSV, which `wingbar classify` reads; no cell of it is a formula."""
-    text = io.StringIO(newline="")
-    cells = ([escaped(album.rows[row].path), escaped(album.rows[row].label)] for row in rows)
-    csv.writer(text, lineterminator="\n").writerows([["path", "label"], *cells])
-    return text.getvalue().encode()
+    return table_text(["path", "label"], [[album.rows[row].path, album.rows[row].label] for row in rows]).encode()
 
 
 def sheet(album: Album, rows: Sequence[int], *, title: str) -> bytes:

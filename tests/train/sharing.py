@@ -71,7 +71,7 @@ def train_case(name: str, ranks: Ranks, *, steps: int) -> Trained:
     made = ranks.share(stage(curve, more, change=change))
 
     def note(step, outputs):
-        lines.append({key: sum(float(out.losses[key]) for out in outputs) for key in outputs[0].losses})
+        lines.append({key: sum(out.losses[key].item() for out in outputs) for key in outputs[0].losses})
 
     made.method.train()
     train(
@@ -84,10 +84,11 @@ def train_case(name: str, ranks: Ranks, *, steps: int) -> Trained:
     return Trained(lines, made.method.state_dict())
 
 
-def work(rank: int, count: int, folder: Path, names: Iterable[str], steps: int) -> None:
+def work(ranks: Ranks, folder: Path, names: Iterable[str], steps: int) -> None:
     """In a process of its own: all cases, one after the other, each into a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+    if ranks.count > 1:
+        meet = f"file://{folder}/meet"
+        dist.init_process_group("gloo", init_method=meet, rank=ranks.rank, world_size=ranks.count)
     for name in names:
-        torch.save(tuple(train_case(name, Ranks(rank, count), steps=steps)), folder / f"{name}.{rank}.pt")
-    dist.destroy_process_group()
+        torch.save(tuple(train_case(name, ranks, steps=steps)), folder / f"{name}.{ranks.rank}of{ranks.count}.pt")

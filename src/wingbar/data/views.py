@@ -120,7 +120,7 @@ class Augment:
 
     def some(
         self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
-    ) -> tuple[Other, ...]:
+    ) -> tuple[Float[Tensor, "own 3 _ _"], ...]:
         """The views of some rows of a batch, as all of it would have had them."""
         return self.render(lookup(own), [draw.rows(own) for draw in self.draw(aspect, generator)])
 

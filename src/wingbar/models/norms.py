@@ -8,7 +8,7 @@ from torch.distributed import group
 from torch.nn.modules._functions import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from wingbar.together import alone, total, whole
+from wingbar.together import alone, gather, whole
 
 __all__ = ["WholeBatchNorm", "normalise_together"]
 
@@ -40,17 +40,16 @@ class WholeBatchNorm(_BatchNorm):
         return normed
 
     def _composed(self, input: Tensor, momentum: float) -> Tensor:
-        """Of sums over all processes, each with its gradient."""
+        """Of all processes' means and variances, which have gradients."""
         rows = input.to(torch.promote_types(input.dtype, torch.float32)).transpose(0, 1).flatten(1)
-        count = whole(rows.shape[1])
-        mean = total(rows.sum(dim=1)) / count
-        centred = rows - mean[:, None]
-        variance = total(centred.square().sum(dim=1)) / count
+        means, variances = gather(torch.stack([rows.mean(dim=1), rows.var(dim=1, correction=0)])[None]).unbind(dim=1)
+        mean, count = means.mean(dim=0), whole(rows.shape[1])
+        variance = (variances + (means - mean).square()).mean(dim=0)
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
             self.running_mean.lerp_(mean.detach().to(self.running_mean), momentum)
             self.running_var.lerp_(variance.detach().to(self.running_var) * count / (count - 1), momentum)
         scale = (variance + self.eps).rsqrt() * (1 if self.weight is None else self.weight)
-        normed = centred * scale[:, None] + (0 if self.bias is None else self.bias[:, None])
+        normed = (rows - mean[:, None]) * scale[:, None] + (0 if self.bias is None else self.bias[:, None])
         return normed.view(input.shape[1], len(input), *input.shape[2:]).transpose(0, 1).to(input.dtype)
 
 

@@ -17,10 +17,12 @@ from wingbar.terminal import aside
 
 __all__ = ["start"]
 
+LOST = 1  # exit code of a rank that has said that another one is gone
+
 
 def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     """`wingbar …` in as many processes, which know of one another; each speaks for itself."""
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what fails is said once, by a rank
+    logging.disable(logging.ERROR)  # what fails is said once, by a rank
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     settings = LaunchConfig(
         min_nodes=1,
@@ -41,9 +43,10 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
 
 
 def _code(error: ChildFailedError) -> int:
-    """Of the rank that ended first; one that was killed could not speak for itself."""
+    """Of the rank that ended first; of one that was killed another one speaks, if they have met."""
     rank, failure = error.get_first_failure()
     if failure.exitcode >= 0:
         return failure.exitcode
-    aside(f"wingbar: rank {rank} was killed by signal {-failure.exitcode}, and with it the others have ended")
+    if all(other.exitcode != LOST for other in error.failures.values()):
+        aside(f"wingbar: rank {rank} was killed by signal {-failure.exitcode}, and with it the others have ended")
     return 128 - failure.exitcode

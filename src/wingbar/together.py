@@ -18,7 +18,9 @@ __all__ = ["Company", "alone", "gather", "in_company", "own", "total", "whole"]
 class Company(Protocol):
     """Processes that share a batch: each has as many rows as the others, one part after the other."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How many."""
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all, in the batch's order; with gradients, which come back to whoever has the row."""

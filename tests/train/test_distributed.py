@@ -2,13 +2,13 @@
 
 import json
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from sharing import Trained, cases, work
+from torch.distributed import TCPStore
 
 from forked import FORKS, Command
 from wingbar.train.distributed import Ranks
@@ -30,7 +30,7 @@ SMALL = {
     "encoder.weights": "random",
     "method.queue": 24,
     "run.epochs": 4,
-    "run.device": "cpu",
+    "device": "cpu",
     "run.log-every": 1,
     "run.doctor": 0,
 }
@@ -76,19 +76,18 @@ def test_two_ranks_compute_what_one_does(name, trained):
 
 def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
     """What torchrun tells a process."""
-    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(count)}
+    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), **where}
 
 
 @pytest.fixture
 def together(tmp_path):
-    """Starts a command in so many processes that know of one another."""
+    """Starts a command in so many processes that know of one another, and where they meet, as torchrun does."""
+    meeting = []
 
     def start(count: int, *words: str) -> list[Command]:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        known = [rank_environment(rank, count, port) if count > 1 else {} for rank in range(count)]
+        meeting.append(TCPStore("localhost", 0, is_master=True, wait_for_workers=False))
+        known = [rank_environment(rank, count, meeting[-1].port) if count > 1 else {} for rank in range(count)]
         return [Command(list(words), tmp_path / f"{count}-{rank}", environment=told) for rank, told in enumerate(known)]
 
     return start

@@ -172,7 +172,7 @@ class MoCo(nn.Module):
         return own(gather(shuffled)[torch.argsort(order)])
 
     def _in_parts(self, encoder: nn.Module, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        return torch.cat([encoder(part).vector for part in view.split(whole(len(view)) // self.splits)])
+        return torch.cat([encoder(part).vector for part in torch.split(view, whole(len(view)) // self.splits)])
 
     def forward(self, batch: Batch) -> Output:
         """Losses: `base`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import group
 from torch.nn.modules._functions import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.together import alone, gather, whole
+from wingbar.types import Network
 
 __all__ = ["WholeBatchNorm", "normalise_together"]
 
@@ -53,11 +54,12 @@ class WholeBatchNorm(_BatchNorm):
         return normed.view(input.shape[1], len(input), *input.shape[2:]).transpose(0, 1).to(input.dtype)
 
 
-def normalise_together(module: nn.Module) -> None:
-    """Every BatchNorm in a module becomes one over the whole batch; parameters, buffers and names stay."""
-    for name, norm in [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]:
+def normalise_together(network: Network) -> None:
+    """Every BatchNorm in a network becomes one over the whole batch; parameters, buffers and names stay."""
+    parts = dict(network.named_modules())
+    for name, norm in [(name, part) for name, part in parts.items() if isinstance(part, _BatchNorm)]:
         new = WholeBatchNorm(norm.num_features, norm.eps, norm.momentum, affine=False, track_running_stats=False)
         new._parameters, new._buffers = norm._parameters, norm._buffers
         new.affine, new.track_running_stats = norm.affine, norm.track_running_stats
         parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, new.train(norm.training))
+        setattr(parts[parent], own, new.train(norm.training))

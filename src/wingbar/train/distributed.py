@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -76,7 +77,7 @@ class Ranks:
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all, in the batch's order."""
-        gathered: Tensor = _Gather.apply(rows)  # type: ignore[no-untyped-call]
+        gathered: Tensor = _Gather.apply(rows)
         return gathered
 
     def own(self, rows: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ def _join(config: Config) -> dist.Store:
         here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
         backend = "cpu:gloo,cuda:nccl" if here <= gpus else "gloo"
-    store, rank, count = next(dist.rendezvous("env://", timeout=patience))
+    store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
     return store
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 from uuid import uuid4
 
-from torch.distributed.elastic.agent.server.api import SignalException
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

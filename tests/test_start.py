@@ -42,7 +42,7 @@ REFUSED = {  # command line → what its one sentence is about
     "train --out {free} --encoder.weights {free}.pth": "does not exist",
     "train --out {free} --data.batch 6 --run.accumulate 4": "run.accumulate",
     "train --out {free} --data.batch 6 --run.devices 4": "run.devices",
-    "train --out {free} --run.device cuda:1 --run.devices 2": "run.devices",
+    "train --out {free} --device cuda:1 --run.devices 2": "run.devices",
     "train moco --out {free} --method.splits 2 --run.devices 2": "--encoder.batchnorm local",
     "train --out {free} --method.queue 7": "method.queue",
     "train --out {free} --method.hidden 7": "SimSiam",

@@ -340,10 +340,17 @@ def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
     refused(train(tmp_path / "run", f"--{setting}", value))
 
 
-def test_torchrun_is_refused_before_two_trainings_race(refused, tmp_path, monkeypatch):
+def test_torchrun_is_refused_where_one_process_does_the_work(refused, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert "torchrun started 2 processes" in refused(train(tmp_path / "run"))
+    monkeypatch.setenv("RANK", "0")
+    assert "torchrun started 2 processes, but wingbar evaluate works in one" in refused(["evaluate", str(tmp_path)])
+
+
+def test_as_many_ranks_as_torchrun_started_must_share_a_batch(refused, tmp_path, monkeypatch):
+    """All of them find this; the first one says it."""
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    monkeypatch.setenv("RANK", "0")
+    assert "cannot be shared by run.devices 5 alike" in refused(train(tmp_path / "run"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")

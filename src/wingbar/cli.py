@@ -34,7 +34,7 @@ from wingbar.evaluate.options import Evaluate
 from wingbar.files import NotWritten
 from wingbar.installation import doctor
 from wingbar.metrics.reported import scores
-from wingbar.process import keep_memory, refuse_several, share_cores
+from wingbar.process import after_the_first, keep_memory, rank, ranks, refuse_several, share_cores
 from wingbar.reproduce import options as reproduction
 from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
@@ -91,7 +91,7 @@ def _train(arguments: Sequence[str]) -> None:
         raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
     if file:
         recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
-    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe)
+    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe, ["train", *arguments])
 
 
 FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
@@ -118,20 +118,26 @@ class _Resume:
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
     out = parse(_Resume, "resume", arguments).out
-    _run(*continued(out))
+    _run(*continued(out), ["resume", *arguments])
 
 
-def _run(config: Config, recipe: str) -> None:
-    """Train to the end, or until somebody stops it."""
+def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
+    """Train to the end, or until somebody stops it; on several devices, the same words in a process for each."""
     config = checked(config)
-    with working("starting"):
+    if config.run.devices > 1 and ranks() is None:
+        with working("starting"):
+            from wingbar.train.starting import start
+
+        start(config.run.devices, words)
+    with working("starting", quiet=rank() > 0):
         from wingbar.train.runs import run
 
     try:
         out = run(config, recipe=recipe).out
     except Interrupted as stop:
         _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
-    say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
+    if rank() == 0:
+        say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
 def _evaluate(arguments: Sequence[str]) -> None:
@@ -254,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     share_cores()
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        refuse_several()
+        refuse_several(command)
         if command not in COMMANDS:
             raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")
         COMMANDS[command](rest)
@@ -280,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _fail(error: Exception, *, code: int) -> NoReturn:
     """Say what happened, and what can be done about it, on one line."""
+    after_the_first()
     sentences = (str(part).rstrip(".") for part in (error, *getattr(error, "__notes__", ())))
     aside(f"wingbar: {'. '.join(sentences)}")
     sys.exit(code)

@@ -27,6 +27,7 @@ LIMITS = {
     "optim.encoder": (0, FOREVER), "optim.layer_decay": (TINY, 1), "optim.clip": (TINY, FOREVER),
     "optim.clip_each": (TINY, FOREVER), "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
     "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
+    "run.devices": (1, FOREVER), "run.wait_minutes": (TINY, FOREVER),
     "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
     "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER), "run.pictures_every": (0, FOREVER),
 }  # fmt: skip
@@ -56,9 +57,16 @@ def check_together(config: Config) -> None:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    data, parts, optim = config.data, config.run.accumulate, config.optimised
+    data, parts, devices, optim = config.data, config.run.accumulate, config.run.devices, config.optimised
     if data.batch % parts:
         yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
+    if data.batch // parts % devices:
+        cut = f" in {parts} parts" * (parts > 1)
+        yield f"a batch of {data.batch}{cut} cannot be shared by run.devices {devices} alike; change data.batch"
+    if devices > 1 and ":" in config.run.device:
+        yield f"run.device {config.run.device} is one device, run.devices are {devices}; say cuda, or leave it out"
+    if config.encoder.batchnorm == "local" and data.batch // parts // devices < 2:
+        yield "encoder.batchnorm local needs two images or more on every device at once; raise data.batch"
     if (data.views or config.method.entry.views) == "asymmetric" and data.view_count != 2:
         yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
     if data.root == "lookalike" and (data.options or data.download):

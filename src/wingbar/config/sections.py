@@ -78,8 +78,9 @@ class EncoderSettings:
     """Any torchvision or timm model: resnet50, convnext_tiny, timm/vit_small_patch16_224."""
     weights: str = "IMAGENET1K_V1"
     """Where it starts: `random`, a weight's name in its library, or a local file."""
-    batchnorm: Literal["train", "frozen"] = "train"
-    """BatchNorm as usual, or with the statistics of the initialisation for good (its affine part still trains)."""
+    batchnorm: Literal["train", "local", "frozen"] = "train"
+    """BatchNorm as usual, over the whole batch; over each device's part of it, where there are several; or with the
+    statistics of the initialisation for good (its affine part still trains)."""
     last: int | None = None
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
     share: float = 1.0
@@ -166,6 +167,10 @@ class Run:
     """Of everything random."""
     device: Annotated[str, WHOLE] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
+    devices: int = 1
+    """Processes that share each batch, one per GPU of this machine; on a CPU they compute the same, hardly faster."""
+    wait_minutes: float = 30.0
+    """Of several devices: how long they wait for one another before all give up."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 autocast on CUDA, fp32 on the CPU."""
     channels_last: bool = True

@@ -51,7 +51,7 @@ def check_continuation(config: Config, saved: str) -> list[str]:
 def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
-    made_with = _environment(store, source, recipe, contents)
+    made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
     if config.run.overwrite and out.exists():
         _empty(out)
     for name in OWN:

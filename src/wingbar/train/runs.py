@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.data.batches import check_batch
@@ -28,7 +26,7 @@ from wingbar.train.fitting import train_stage
 from wingbar.train.images import count, find_source, open_saliency, open_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
-from wingbar.train.progress import Bar, hours, working
+from wingbar.train.progress import Bar, forecasting, working
 from wingbar.train.provenance import check_unreadable, make_folder
 from wingbar.train.record import Recorder
 from wingbar.train.runfolder import checked, continued, held
@@ -41,8 +39,6 @@ from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, fir
 from wingbar.types import Encodes, Method, Output
 
 __all__ = ["Result", "fit", "resume", "run"]
-
-TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter
 
 
 class Result(NamedTuple):
@@ -162,7 +158,8 @@ def _run_stages(
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     telling = tracking(config, out, _notes(quiet=quiet))
     with stop_signals(alone=ranks.count == 1) as asked_to_stop, drawing as sketches, telling as tell:
-        forecast = _forecast(choose_device(config.run.device), _notes(quiet=quiet))
+        on_cpu = choose_device(config.run.device).type == "cpu"
+        forecast = forecasting(on_the_cpu() if on_cpu else "", _notes(quiet=quiet))
         left = _left(stages, position)
         for number, stage in enumerate(left):
             _run_stage(
@@ -275,23 +272,6 @@ def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
 
 def _notes(*, quiet: bool) -> Callable[[str], None]:
     return lambda sentence: None if quiet else note(sentence)
-
-
-def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
-    """Says that a CPU trains; and, once its steps have been timed, how long the run takes on it."""
-    told = device.type != "cpu"
-    if not told:
-        say(f"{on_the_cpu()}; how long the run takes is said after the first steps")
-
-    def forecast(bar: Bar) -> None:
-        nonlocal told
-        if told or bar.left is None or bar.pace.timed < TIMED:
-            return
-        told = True
-        less = "; fewer run.epochs, a smaller data.size or encoder.name take less" if bar.left > LONG else ""
-        say(f"on this CPU the whole run ends in about {hours(bar.left)}{less}")
-
-    return forecast
 
 
 def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:

@@ -137,7 +137,7 @@ def test_a_run_ends_with_plain_weights_and_resumes_bit_for_bit(tmp_path, monkeyp
         again = load_encoder(tmp_path / "whole" / "checkpoint.pt", name="timm/test_vit")  # a checkpoint is weights, too
         assert torch.equal(again(image).vector, expected)
 
-    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: signal.SIGTERM))
+    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(changed(config, {"run.out": str(tmp_path / "halves")}), quiet=True)
     with pytest.raises(Interrupted):

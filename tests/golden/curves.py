@@ -73,7 +73,7 @@ def exact(images: Tensor) -> Tensor:
 
 
 def stage(name: str, more: dict[str, object] | None = None, *, change=lambda method: None) -> Stage:
-    """What is trained, with more settings if need be; `change` is done to the method before."""
+    """What is trained first, with more settings if need be; `change` is done to the method before."""
     method, *around = combinations()[name]
     side = max(SIDES.get(wrapper, 32) for wrapper in ("", *around))
     chosen = {"method.name": method, "wrappers": around, "data.size": side, "data.stored": side + 8}
@@ -83,7 +83,7 @@ def stage(name: str, more: dict[str, object] | None = None, *, change=lambda met
     config = changed(config, {**small, **(more or {})})
     built = build_method(config).double()
     change(built)
-    (made,) = build_stages(config, built, images(side), torch.device("cpu"))
+    made, *_ = build_stages(config, built, images(side), torch.device("cpu"))
     plain = lambda images, aspect: exact(images[:, :, 4:-4, 4:-4])  # noqa: E731
     return made._replace(batches=replace(made.batches, views=shifted, plain=plain))
 

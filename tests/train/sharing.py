@@ -45,6 +45,7 @@ READINGS = {
             "pairs.readings.pair_trains_decoder": True,
         },
     ),
+    "decoder": ("moco-synth", {"pairs.decoder.epochs": 1, "pairs.readings.decoder_init_bn": "batch"}),
     "byol-synth-native": ("byol-synth", {"pairs.readings.pair_loss": "native", "pairs.readings.second": "teacher"}),
     "lewel-moco": ("lewel", {"method.base": "moco"}),
     "dino-resting": ("dino", {"method.resting": 2, "optim.weight_decay": 0.1}),

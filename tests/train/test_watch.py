@@ -249,7 +249,7 @@ def test_an_interrupted_run_sees_the_same(watched, tmp_path, monkeypatch):
     """Stopped after the third step of the second epoch, and again right at its end."""
     for stop in (PER_EPOCH + 3, PER_EPOCH - 3):
         asked = iter([False] * (stop - 1) + [True])
-        monkeypatch.setattr(runs, "_signals", lambda asked=asked: nullcontext(lambda: next(asked)))
+        monkeypatch.setattr(runs, "stop_signals", lambda asked=asked, **_: nullcontext(lambda: next(asked)))
         with pytest.raises(Interrupted):
             if (tmp_path / "run").exists():
                 resume(tmp_path / "run")

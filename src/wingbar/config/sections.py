@@ -79,8 +79,7 @@ class EncoderSettings:
     weights: str = "IMAGENET1K_V1"
     """Where it starts: `random`, a weight's name in its library, or a local file."""
     batchnorm: Literal["train", "local", "frozen"] = "train"
-    """BatchNorm as usual, over the whole batch; over each device's part of it, where there are several; or with the
-    statistics of the initialisation for good (its affine part still trains)."""
+    """BatchNorm over the whole batch, over each device's part of it, or with the first statistics for good."""
     last: int | None = None
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
     share: float = 1.0

@@ -124,7 +124,10 @@ class Batches:
         index = rows.to(images.device)
 
         def lookup(asked: slice | Tensor) -> Tensor:
-            return images if isinstance(asked, slice) else self._pixels(rows[asked.cpu()])[1]
+            if isinstance(asked, slice):
+                return images
+            stored = self.store.images
+            return stored[index[asked]] if isinstance(stored, Tensor) else stored[rows[asked.cpu()]]
 
         return cast("tuple[Tensor, ...] | Seen", some(lookup, self.store.aspect[index], index, generator, own))
 

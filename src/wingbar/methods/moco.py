@@ -32,8 +32,7 @@ class MoCoSettings:
     temperature: float = 0.2
     """Of the contrastive loss."""
     splits: int = 1
-    """Sub-batches with their own BatchNorm statistics, in place of shuffling over devices; on several, shuffled over
-    these."""
+    """Sub-batches with their own BatchNorm statistics, in place of shuffling over devices; with several, over these."""
     enqueue: Literal["after", "before"] = "after"
     """A3: keys enter the queue after or before the loss."""
     denominator: Literal["with_positive", "without_positive"] = "with_positive"

@@ -120,15 +120,17 @@ class Ranks:
 
     def averaged(self, outputs: Sequence[Output]) -> list[Output]:
         """Losses and facts as means over ranks."""
-        seen = [output._replace(facts=dict(output.facts)) for output in outputs]
-        named = [_scalars(output) for output in seen]
+        named = [_scalars(output) for output in outputs]
         values = torch.stack([value.detach().double() for scalars in named for value in scalars.values()])
         self._average([values])
         left = iter(values)
         means = [{name: next(left) for name in scalars} for scalars in named]
         return [
-            output._replace(losses={name: mean[name] for name in output.losses}, facts={**output.facts, **mean})
-            for output, mean in zip(seen, means, strict=True)
+            output._replace(
+                losses={name: mean[name] for name in output.losses},
+                facts={name: mean.get(name, fact) for name, fact in output.facts.items()},
+            )
+            for output, mean in zip(outputs, means, strict=True)
         ]
 
     def _average(self, tensors: Sequence[Tensor]) -> None:

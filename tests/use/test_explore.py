@@ -10,7 +10,9 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
+import threading
 import zlib
 from pathlib import Path
 
@@ -416,6 +418,20 @@ def test_nothing_that_is_sent_is_written(explorer, home, ask):
     ask("/image", b"no image")
     ask("/sheet", b"[0, 1]")
     assert everything() == before
+
+
+def test_the_end_waits_for_answers_but_not_for_idle_connections(explorer):
+    before = threading.active_count()
+    with serving(explorer) as server, socket.create_connection(server.socket.getsockname()) as idle:
+        line = http.client.HTTPConnection(*server.socket.getsockname(), timeout=30)
+        line.request("GET", "/row/1")  # and the server is told to end
+        while len(server.visits) < 2:
+            pass
+        server.shutdown()
+        server.server_close()
+        assert threading.active_count() <= before + 1  # its own
+        assert line.getresponse().status == 200 and idle.recv(1) == b""
+        line.close()
 
 
 def test_a_port_that_is_taken_is_told(server):

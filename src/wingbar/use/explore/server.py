@@ -97,13 +97,14 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class ExploreServer(ThreadingHTTPServer):
-    """Serves one explorer."""
+    """Serves one explorer. A thread that computes is waited for at the end: torch would abort if it were killed."""
 
-    daemon_threads = True
+    daemon_threads = False
 
     def __init__(self, listening: socket.socket, explorer: Explorer, host: str, password: str) -> None:
         self.explorer, self.password = explorer, password
         self.names = {"localhost", "127.0.0.1", "[::1]", host} if is_loopback(host) else set()  # none: any
+        self.visits = set[socket.socket]()
         self.token = token_hex(4)  # in addresses of pictures: another server at this port has others
         self.address_family = listening.family
         super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
@@ -121,6 +122,23 @@ class ExploreServer(ThreadingHTTPServer):
         """Until Ctrl-C, which is how this ends."""
         with suppress(KeyboardInterrupt):
             self.serve_forever(poll_interval=0.2)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own."""
+        self.visits.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A visit is over."""
+        self.visits.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Nothing more is heard; what was asked is still answered. Browsers keep connections open in advance."""
+        for one in list(self.visits):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RD)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Somebody went away in the middle."""

@@ -64,7 +64,8 @@ function keepClasses(state, parts, typed) {
   if (typed && !state.classes.length) state.classes = [about.classes.length]; // nobody's: nothing is near
   state.shown = about.labels.map((label) => !typed || (label >= 0 && kept[label]));
   parts.atlas?.keep(state.shown);
-  refresh(state, parts);
+  clearTimeout(parts.pause); // until nobody types any more
+  parts.pause = setTimeout(() => refresh(state, parts), 150);
   const left = state.shown.filter(Boolean).length;
   return left === about.names.length ? "" : `${left.toLocaleString("en")} of ${counted(about.names.length, "image")}`;
 }

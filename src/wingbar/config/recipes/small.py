@@ -43,4 +43,36 @@ def try_moco() -> Config:
     return changed(try_synth(), {"wrappers": ()})
 
 
-RECIPES = (try_synth, try_moco)
+def coarse_moco() -> Config:
+    """What `wingbar try` compares with: MoCo v2 from weights that know birds, but not the marks.
+
+    cost: two CPU cores, a minute. expect: docs/start.md.
+    """
+    small = {
+        "data.size": 64,
+        "data.stored": 96,
+        "data.batch": 64,
+        "data.images": 1600,
+        "data.loud": 0.2,
+        "data.draw": 3,  # 1 and 2 chose the settings
+        "encoder.name": "timm/test_resnet",
+        "encoder.weights": "coarse",
+        "encoder.batchnorm": "frozen",
+        "wrappers": (),
+        "method.dim": 64,
+        "method.queue": 256,
+        "run.epochs": 10,
+    }
+    return changed(Config(), small)
+
+
+def coarse_features() -> Config:
+    """What `wingbar try` shows: feature pairs around MoCo v2, from the same weights. Ours, not the paper's.
+
+    cost: two CPU cores, two minutes. expect: docs/start.md.
+    """
+    own = {"featurepairs.nu": 1.0, "featurepairs.bank": 1024, "featurepairs.kappa": 0.1}
+    return changed(coarse_moco(), {"wrappers": ["featurepairs"], "encoder.last": 1, **own})
+
+
+RECIPES = (try_synth, try_moco, coarse_moco, coarse_features)

@@ -1,0 +1,287 @@
+"""Settings of the trial: as many of MoCo v2 as of feature pairs, on draws of the look-alikes that are not reported.
+
+    python experiments/trial_search.py --workers 12 --minutes 15
+
+Setting `n` is a random choice from `SPACE`, the same for both recipes; feature pairs add theirs from `OWN`. All are
+trained once on every draw; then the `--finalists` of each recipe with further seeds. Every finished training is a line
+of `--out`; what is there is not run again. What decides is in docs/notebook/trial.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Literal, NamedTuple
+
+import torch
+import tyro
+from search import between, follow
+from stability import is_done
+from torch import Tensor
+
+from wingbar.config.limits import check_limits
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, parsed
+from wingbar.data.datasets import load
+from wingbar.data.store import Store
+from wingbar.files import Line, append, read_lines
+from wingbar.metrics.features import embed_images
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.retrieval import retrieve
+from wingbar.models.encoder import Encoder, evaluation_mode
+from wingbar.models.whitening import fit_whitening, whiten
+from wingbar.train.images import find_source
+from wingbar.train.stages import build_method, build_stages, plain_images
+
+SPACE: dict[str, tuple[Any, ...]] = {
+    "optim.lr": (0.01, 0.03, 0.1),
+    "run.epochs": (5, 10, 15),
+    "method.temperature": (0.1, 0.2, 0.5),
+    "method.queue": (256, 1024),
+    "method.kept": (0.1, 0.4),
+    "encoder.last": (None, 1, 2),
+    "optim.warmup": (0.0, 1.0),
+    "data.crop": (0.2, 0.4, 0.7),
+    "data.colour": (0.0, 0.5, 1.0),
+}
+OWN: dict[str, tuple[Any, ...]] = {"featurepairs.nu": (0.5, 1.0, 2.0), "noise": (0.3, 1.0, 3.0)}
+NOISES = ("featurepairs.eps_g", "featurepairs.eps_var")
+RECIPES = ("coarse-moco", "coarse-features")
+SHARES = (0.0, 0.5, 1.0)  # of the way from the initialisation to the trained weights, that is kept
+DECIDES = "raw/rank-1"
+
+
+@dataclass(frozen=True)
+class Sought:
+    """How much to search."""
+
+    settings: int = 24
+    """Of each recipe."""
+    draws: tuple[int, ...] = (1, 2)
+    """Of the look-alikes; the reported one is none of them."""
+    finalists: int = 4
+    """Of each recipe, trained again with further seeds."""
+    again: int = 4
+    """Further trainings of every finalist, on the draws in turn."""
+    workers: int = 2
+    """Processes, of one thread each."""
+    minutes: float = math.inf
+    """No training is begun after that; the last ones take a minute or two more."""
+    set: tuple[str, ...] = ()
+    """Settings of all trainings, name=value."""
+    out: Path = Path("results/trial-search.jsonl")
+    """A line per finished training goes here."""
+    summary: bool = False
+    """Print the table of the record and train nothing."""
+
+
+class Trial(NamedTuple):
+    """One training."""
+
+    recipe: str
+    number: int  # of the setting
+    draw: int
+    seed: int
+    set: tuple[str, ...] = ()
+
+
+def main(sought: Sought) -> None:
+    """All settings, the finalists again, the table."""
+    if not sought.summary:
+        until = time.time() + 60 * sought.minutes
+        with tempfile.TemporaryDirectory() as folder:
+            for stage in (screen, finals):
+                train_all(sought, stage(sought, read_lines(sought.out)), Path(folder), until)
+    print(table(read_lines(sought.out)))
+
+
+def screen(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
+    """Every setting of every recipe on every draw; what comes first is of both recipes."""
+    return [
+        Trial(recipe, number, draw, 100 + place, sought.set)
+        for number in range(sought.settings)
+        for place, draw in enumerate(sought.draws)
+        for recipe in RECIPES
+    ]
+
+
+def finals(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
+    """The finalists with further seeds."""
+    seeds = [(110 + turn, sought.draws[turn % len(sought.draws)]) for turn in range(sought.again)]
+    return [
+        Trial(recipe, number, draw, seed, sought.set)
+        for seed, draw in seeds
+        for recipe in RECIPES
+        for number, _ in leading(lines, recipe, first=sought.finalists)
+    ]
+
+
+def leading(lines: Sequence[Line], recipe: str, *, first: int, seeds: range = range(100, 110)) -> list[tuple[int, str]]:
+    """Settings and read-out of a recipe, best mean over these seeds first; each setting by its better read-out."""
+    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for line in lines:
+        if line["recipe"] == recipe and line["seed"] in seeds:
+            for share in line["ends"].keys() - {"0.0"}:
+                found[(line["number"], share)].append(line["ends"][share][DECIDES])
+    ranked = sorted(found, key=lambda setting: (-mean(found[setting]), setting))
+    numbers = [number for number, _ in ranked]
+    return [setting for place, setting in enumerate(ranked) if setting[0] not in numbers[:place]][:first]
+
+
+def chosen(recipe: str, number: int) -> dict[str, Any]:
+    """The settings of a number: those of SPACE are the same for both recipes."""
+    dice = random.Random(number)
+    space = {name: dice.choice(values) for name, values in SPACE.items()}
+    own = {name: dice.choice(values) for name, values in OWN.items()}
+    if recipe == RECIPES[0]:
+        return space
+    noise, usual = own.pop("noise"), recipe_named(recipe).settings_of("featurepairs")
+    return space | own | {name: noise * getattr(usual, name.split(".")[1]) for name in NOISES}
+
+
+# --- many trainings at once ------------------------------------------------------------------------------------------
+
+
+def train_all(sought: Sought, trials: Sequence[Trial], folder: Path, until: float) -> None:
+    """What the record lacks, in as many processes as asked for."""
+    lines = read_lines(sought.out)
+    todo = [trial for trial in trials if not is_done(lines, identity(trial))]
+    with ProcessPoolExecutor(sought.workers, mp_context=get_context("spawn"), initializer=alone) as pool:
+        stores = {(trial.draw, trial.set, split): trial for trial in todo for split in ("train", "test")}
+        list(pool.map(partial(draw_store, folder), stores.values(), [split for *_, split in stores]))
+        futures = [pool.submit(run, folder, trial, until) for trial in todo]
+        for done, line in enumerate(finished(futures), start=1):
+            append(sought.out, [line], durable=True)
+            words = [line[name] for name in ("recipe", "number", "draw", "seed")]
+            ends = [f"{share}: {found[DECIDES]}" for share, found in line["ends"].items()]
+            print(f"{done}/{len(todo)}", *words, *ends, f"{line['seconds']} s", flush=True)
+
+
+def finished(futures: Sequence[Future[Line | None]]) -> Iterator[Line]:
+    """Trainings as they end; what was not begun in time is not there."""
+    for future in as_completed(futures):
+        if problem := future.exception():  # is no reason to lose the others
+            print(f"a training failed: {problem}", flush=True)
+        elif line := future.result():
+            yield line
+
+
+def alone() -> None:
+    """One thread for each process."""
+    torch.set_num_threads(1)
+
+
+def identity(trial: Trial) -> Line:
+    """By this a training is found in the record."""
+    return json.loads(json.dumps(trial._asdict()))
+
+
+def config_of(trial: Trial) -> Config:
+    """What is trained."""
+    common = {"data.draw": trial.draw, "run.seed": trial.seed, "run.device": "cpu", "run.compile": "off"}
+    config = changed(recipe_named(trial.recipe), chosen(trial.recipe, trial.number) | common | parsed(trial.set))
+    check_limits(config)
+    return config
+
+
+def stored(folder: Path, trial: Trial, split: str) -> Path:
+    """Where a draw lies for all processes."""
+    return folder / f"{trial.draw}-{split}.pt"
+
+
+def draw_store(folder: Path, trial: Trial, split: Literal["train", "test"]) -> None:
+    """Draw once, for all processes."""
+    if not stored(folder, trial, split).exists():
+        config = config_of(trial)
+        store = load(find_source(config, split), side=config.data.stored)
+        torch.save((store.images, store.labels), stored(folder, trial, split))
+
+
+@cache
+def read_store(path: Path) -> Store:
+    """As it was drawn."""
+    images, labels = torch.load(path)
+    return Store(images, torch.ones(len(images)), labels)
+
+
+# --- one training ----------------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, trial: Trial, until: float) -> Line | None:
+    """Build, train, score what may be kept; nothing once time is over."""
+    if time.time() > until:
+        return None
+    began, spent, config = time.monotonic(), time.process_time(), config_of(trial)
+    train, test = (read_store(stored(folder, trial, split)) for split in ("train", "test"))
+    steps = config.run.epochs * (len(train.images) // config.data.batch)
+    method = build_method(config, steps=steps, images=len(train.images))
+    (stage,) = build_stages(config, method, train, torch.device("cpu"))
+    first = copy.deepcopy(method.encoder)
+    shares = SHARES if follow(config, stage) else SHARES[:1]
+    ends = {str(share): scores(config, between(first, method.encoder, share=share), train, test) for share in shares}
+    seconds = {"seconds": round(time.monotonic() - began, 1), "cpu": round(time.process_time() - spent, 1)}
+    return {**identity(trial), "settings": chosen(trial.recipe, trial.number), "ends": ends, **seconds}
+
+
+def scores(config: Config, encoder: Encoder, train: Store, test: Store) -> dict[str, float]:
+    """Of the test images in percent, raw and half-white; whitening and neighbours' votes are of the training images."""
+    seen, unseen = (features(config, encoder, store) for store in (train, test))
+    white = fit_whitening(seen)
+    found = {}
+    for kind, known, asked in (("raw", seen, unseen), ("white", whiten(seen, white), whiten(unseen, white))):
+        retrieved, votes = retrieve(asked, test.labels), knn_correct(known, train.labels, asked, test.labels)
+        values = {"rank-1": retrieved.rank1, "mAP": retrieved.average_precision, "kNN": votes}
+        found |= {f"{kind}/{name}": round(100 * value.double().mean().item(), 2) for name, value in values.items()}
+    return found
+
+
+def features(config: Config, encoder: Encoder, store: Store) -> Tensor:
+    """Of images, prepared as `wingbar evaluate` does."""
+    prepare = plain_images(changed(config, {"data.plain": "centre"}))
+    with evaluation_mode(encoder):
+        return embed_images(lambda image: encoder(image).vector, store, prepare, device=torch.device("cpu"))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(lines: Sequence[Line]) -> str:
+    """A row per recipe, setting and read-out, best first: mean over draws and seeds, raw and half-white."""
+    rows = list[tuple[float, str]]()
+    shown = [f"{kind}/{name}" for kind in ("raw", "white") for name in ("rank-1", "mAP", "kNN")]
+    for about, some in grouped(lines).items():
+        ends = " | ".join(f"{mean(one[name] for one in some):.1f}" for name in shown)
+        spread = f"{stdev(one[DECIDES] for one in some):.1f}" if len(some) > 1 else ""
+        rows.append((-mean(one[DECIDES] for one in some), f"| {' | '.join(about)} | {len(some)} | {spread} | {ends} |"))
+    columns = ("recipe", "setting", "share", "n", "spread", *shown)
+    head = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    spent = f"{len(lines)} trainings, {sum(line['cpu'] for line in lines) / 60:.0f} minutes of a core"
+    return "\n".join([*head, *(row for _, row in sorted(rows)), "", spent])
+
+
+def grouped(lines: Sequence[Line]) -> dict[tuple[str, str, str], list[dict[str, float]]]:
+    """Scores by recipe, setting and read-out; the initialisation's once for every draw."""
+    found: dict[tuple[str, str, str], list[dict[str, float]]] = defaultdict(list)
+    first = {line["draw"]: line["ends"]["0.0"] for line in lines}
+    found[("initialisation", "", "")] = list(first.values())
+    for line in lines:
+        told = ", ".join(f"{name.split('.')[1]} {value}" for name, value in line["settings"].items())
+        for share in line["ends"].keys() - {"0.0"}:
+            found[(line["recipe"], f"{line['number']}: {told}", share)].append(line["ends"][share])
+    return found
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Sought))

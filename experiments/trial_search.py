@@ -46,8 +46,8 @@ from wingbar.train.images import find_source
 from wingbar.train.stages import build_method, build_stages, plain_images
 
 SPACE: dict[str, tuple[Any, ...]] = {
-    "optim.lr": (0.01, 0.03, 0.1),
-    "run.epochs": (5, 10, 15),
+    "optim.lr": (0.03, 0.1, 0.3),
+    "run.epochs": (8, 16, 24),
     "method.temperature": (0.1, 0.2, 0.5),
     "method.queue": (256, 1024),
     "method.kept": (0.1, 0.4),
@@ -61,6 +61,7 @@ NOISES = ("featurepairs.eps_g", "featurepairs.eps_var")
 RECIPES = ("coarse-moco", "coarse-features")
 SHARES = (0.0, 0.5, 1.0)  # of the way from the initialisation to the trained weights, that is kept
 DECIDES = "raw/rank-1"
+SCREEN, FINALS = range(100, 110), range(110, 120)  # seeds
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,16 @@ def main(sought: Sought) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for stage in (screen, finals):
                 train_all(sought, stage(sought, read_lines(sought.out)), Path(folder), until)
-    print(table(read_lines(sought.out)))
+    lines = read_lines(sought.out)
+    print(table(lines))
+    for recipe in RECIPES:
+        print("chosen:", recipe, *leading(lines, recipe, first=1, seeds=FINALS))
 
 
 def screen(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
     """Every setting of every recipe on every draw; what comes first is of both recipes."""
     return [
-        Trial(recipe, number, draw, 100 + place, sought.set)
+        Trial(recipe, number, draw, SCREEN[place], sought.set)
         for number in range(sought.settings)
         for place, draw in enumerate(sought.draws)
         for recipe in RECIPES
@@ -119,7 +123,7 @@ def screen(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
 
 def finals(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
     """The finalists with further seeds."""
-    seeds = [(110 + turn, sought.draws[turn % len(sought.draws)]) for turn in range(sought.again)]
+    seeds = [(FINALS[turn], sought.draws[turn % len(sought.draws)]) for turn in range(sought.again)]
     return [
         Trial(recipe, number, draw, seed, sought.set)
         for seed, draw in seeds
@@ -128,7 +132,7 @@ def finals(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
     ]
 
 
-def leading(lines: Sequence[Line], recipe: str, *, first: int, seeds: range = range(100, 110)) -> list[tuple[int, str]]:
+def leading(lines: Sequence[Line], recipe: str, *, first: int, seeds: range = SCREEN) -> list[tuple[int, str]]:
     """Settings and read-out of a recipe, best mean over these seeds first; each setting by its better read-out."""
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
     for line in lines:

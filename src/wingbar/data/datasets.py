@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -105,16 +105,6 @@ def _going_on_without(report: Reporter) -> Iterator[None]:
         report.say(f"the images are not cached: {error}")
 
 
-def lookalike_store(
-    split: Literal["train", "test"],
-    *,
-    side: int,
-    classes: int,
-    images: int,
-    loud: float,
-    number: int = 0,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Store:
+def lookalike_store(split: Literal["train", "test"], *, side: int, classes: int, images: int, loud: float) -> Store:
     """A split of the embedded data set, drawn, with labels."""
-    birds = look_alikes(split, side=side, classes=classes, images=images, loud=loud, number=number)
-    return load(birds, side=side, report=SILENT._replace(bar=lambda title, total: progress))
+    return load(look_alikes(split, side=side, classes=classes, images=images, loud=loud), side=side)

@@ -68,7 +68,7 @@ SCREEN, FINALS = range(100, 110), range(110, 120)  # seeds
 class Sought:
     """How much to search."""
 
-    settings: int = 24
+    settings: int = 16
     """Of each recipe."""
     draws: tuple[int, ...] = (1, 2)
     """Of the look-alikes; the reported one is none of them."""

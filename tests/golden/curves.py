@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
+from torch.testing import assert_close
 
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.store import Store
@@ -90,6 +91,15 @@ def curve(name: str) -> list[dict[str, float]]:
     return lines
 
 
+def same(drawn: list[dict[str, float]], golden: list[dict[str, float]]) -> bool:
+    """Whether a curve is the golden one, but for a processor's last bits."""
+    try:
+        assert_close(drawn, golden, rtol=1e-5, atol=1e-6)
+    except AssertionError:
+        return False
+    return True
+
+
 def versions() -> dict[str, dict[str, object]]:
     """Curve → the numerics' versions it was drawn under, its hash, and the defaults that belong to them."""
     return {
@@ -113,6 +123,7 @@ def defaults_of(method: str, *around: str) -> dict[str, object]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in combinations():
-        text = "[\n" + ",\n".join(json.dumps(line) for line in curve(name)) + "\n]\n"
-        (FOLDER / f"{name}.json").write_text(text)
+        path, drawn = FOLDER / f"{name}.json", curve(name)
+        if not path.exists() or not same(drawn, json.loads(path.read_text())):
+            path.write_text("[\n" + ",\n".join(json.dumps(line) for line in drawn) + "\n]\n")
     (FOLDER / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")

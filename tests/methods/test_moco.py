@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from wingbar.config.entry import Context
 from wingbar.errors import UserError
 from wingbar.methods.losses import info_nce, without_positive
-from wingbar.methods.moco import MoCo, against_past, against_past_and_present
+from wingbar.methods.moco import MoCo, MoCoSettings, against_past, against_past_and_present, build
 from wingbar.methods.state import Ring
 from wingbar.models.trunks import build_encoder
 from wingbar.train.loop import train
@@ -129,6 +130,26 @@ def test_the_base_loss_options_reach_the_method():
     query = method.project(copy.deepcopy(method).encoder(batch().views[0]).vector)
     expected = info_nce(query, key, method.queue.after(key), temperature=0.5)
     assert_close(method(batch()).losses["base"], expected)
+
+
+@pytest.mark.parametrize("pushed", [3, 7])
+def test_only_the_newest_keys_count_where_that_is_asked_for(pushed: int):
+    """A ring of five in which seven keys wrap around, against a list of what was pushed."""
+    ring, keys = Ring(drawn(5, 4, seed=3)), drawn(pushed, 4, seed=4)
+    for key in keys.split(1):
+        ring.push(key)
+    query, target = drawn(2, 4, seed=5), drawn(2, 4, seed=6)
+    assert_close(against_past(query, target, ring, recent=3), info_nce(query, target, keys[-3:]))
+    assert_close(against_past(query, target, ring, recent=9), against_past(query, target, ring))
+
+
+@pytest.mark.parametrize(
+    ("recent", "images", "candidates"), [(0.5, 60, 30), (0.5, 10, 8), (0.5, 1000, 32), (None, 9, 32)]
+)
+def test_keys_that_count_are_a_share_of_the_images_a_batch_at_least_the_queue_at_most(recent, images, candidates):
+    settings = MoCoSettings(dim=DIM, queue=QUEUE, recent=recent)
+    method = build(build_encoder("timm/test_resnet"), settings, Context(1, batch=8, size=32, images=images))
+    assert method.chance == pytest.approx(math.log(candidates + 1), rel=1e-6)
 
 
 # --- state -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed, fitting
 from wingbar.errors import UserError
 from wingbar.train import progress
+from wingbar.train.stages import build_method
 
 SMALL = {
     "data.size": 32,
@@ -80,6 +81,21 @@ def test_the_same_share_of_the_teacher_is_kept_however_long_the_training(photos,
     assert trained.method.teacher_encoder.momentum ** (2 * epochs) == pytest.approx(0.25)
     again = wingbar.fit(photos, out=tmp_path / "a", settings={**settings, "run.resume": True})
     assert_close(again.encoder.state_dict(), trained.encoder.state_dict())
+
+
+def test_a_share_of_the_way_from_the_initialisation_is_kept_also_after_resuming(photos, tmp_path):
+    """Weights of the same training, a quarter of the way, by arithmetic; the method itself goes the whole way."""
+    settings = {**ALONE, "wrappers": (), "run.epochs": 1}
+    whole = wingbar.fit(photos, out=tmp_path / "a", settings=settings).encoder.state_dict()
+    first = build_method(changed(recipe_named("moco"), settings)).encoder.state_dict()
+    part = {**settings, "encoder.share": 0.25}
+    for _ in "trained", "resumed":
+        kept = wingbar.fit(photos, out=tmp_path / "b", settings=part).encoder.state_dict()
+        expected = {
+            name: 0.75 * first[name] + 0.25 * value for name, value in whole.items() if value.is_floating_point()
+        }
+        assert_close({name: kept[name] for name in expected}, expected)
+        part["run.resume"] = True
 
 
 def test_two_answers_to_how_fast_the_teacher_follows_are_refused(photos, tmp_path):

@@ -84,6 +84,8 @@ class EncoderSettings:
     """BatchNorm as usual, or with the statistics of the initialisation for good (its affine part still trains)."""
     last: int | None = None
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
+    share: float = 1.0
+    """What is kept at the end: weights this share of the way from the initialisation to what was learnt."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ class MoCoSettings:
     """Width of the embedding."""
     queue: int = 65536
     """Number of past keys."""
+    recent: float | None = None
+    """Only the newest keys count, at most this share of the images: below 1 an image seldom meets its own."""
     momentum: float = 0.999
     """How slowly the teacher follows; not to be given together with method.kept."""
     kept: float | None = None
@@ -46,6 +48,8 @@ def _problems(settings: MoCoSettings, config: Config) -> Iterator[str]:
         yield f"{too_large}; raise method.queue or lower data.batch"
     if batch // config.run.accumulate % settings.splits:
         yield f"method.splits {settings.splits} does not divide a batch of {batch}; change one of them"
+    if settings.recent is not None and settings.enqueue == "before":
+        yield "method.recent leaves old keys out, method.enqueue before lets all of them in; leave one of them out"
     if settings.kept is not None and settings.momentum != MoCoSettings.momentum:
         yield (
             f"method.kept {settings.kept} finds the momentum by itself, method.momentum {settings.momentum} would do "
@@ -62,6 +66,7 @@ ENTRY = Entry(
     limits={
         "dim": (1, inf),
         "queue": (1, inf),
+        "recent": (TINY, inf),
         "momentum": (0, 1),
         "kept": (TINY, 1),
         "temperature": (TINY, inf),
@@ -90,9 +95,9 @@ __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_pr
 
 def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
     """MoCo v2 as the settings want it."""
-    contrast = against_past_and_present if settings.enqueue == "before" else against_past
+    past = partial(against_past, recent=_recent(settings, context))
     loss = partial(
-        contrast,
+        against_past_and_present if settings.enqueue == "before" else past,
         temperature=settings.temperature,
         denominator=getattr(losses, settings.denominator),
         scale=losses.unit_length if settings.normalise else losses.as_is,
@@ -107,11 +112,17 @@ def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
     )
 
 
+def _recent(settings: MoCoSettings, context: Context) -> int:
+    """How many keys count: a batch of them at least."""
+    share = inf if settings.recent is None else settings.recent * context.images
+    return int(min(settings.queue, max(share, context.batch)))
+
+
 def against_past(
-    query: Float[Tensor, "n k"], key: Float[Tensor, "n k"], queue: Ring, **options: Any
+    query: Float[Tensor, "n k"], key: Float[Tensor, "n k"], queue: Ring, *, recent: int | None = None, **options: Any
 ) -> Float[Tensor, ""]:
     """The queue as it is: this step's keys come in after the loss (official MoCo)."""
-    return info_nce(query, key, queue.rows, **options)
+    return info_nce(query, key, queue.newest(recent), **options)
 
 
 def against_past_and_present(

@@ -83,6 +83,19 @@ class Ring(nn.Module):
         """The rows pushed so far."""
         return self.rows[: self.filled]
 
+    def newest(self, count: int | None) -> Float[Tensor, "count dim"]:
+        """The rows that were pushed last, or all of them.
+
+        >>> ring = Ring(torch.zeros(3, 1))
+        >>> ring.push(torch.tensor([[1.0], [2.0], [3.0]]))
+        >>> ring.push(torch.tensor([[4.0]]))
+        >>> ring.newest(2).flatten().tolist()
+        [3.0, 4.0]
+        """
+        if count is None or count >= len(self.rows):
+            return self.rows
+        return self.rows[(self.position - count + torch.arange(count, device=self.rows.device)) % len(self.rows)]
+
     def after(self, new: Float[Tensor, "n dim"]) -> Float[Tensor, "size dim"]:
         """A copy of the rows as they would be after pushing `new`."""
         rows = self.rows.clone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ __all__ = [
     "Layout",
     "Statistics",
     "check_size",
+    "draw_back",
     "embed_all",
     "evaluation_mode",
     "evaluation_statistics",
@@ -180,6 +181,14 @@ def embed_all(
         features.append(embed(images).float().to(to or images.device))
         progress(done := done + len(images))
     return torch.cat(features)
+
+
+@torch.no_grad()
+def draw_back(encoder: Encoder, first: Mapping[str, Tensor], *, share: float) -> None:
+    """Weights and statistics on the straight line from the first ones, at 0, to the encoder's own, at 1 (WiSE-FT)."""
+    for name, value in encoder.state_dict().items():
+        if value.is_floating_point():
+            value.copy_(first[name].to(value).lerp(value, share))
 
 
 def zero_init_residuals(encoder: Encoder) -> None:

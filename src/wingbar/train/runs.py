@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from wingbar.data.batches import check_batch
 from wingbar.data.store import Store
 from wingbar.errors import Collapsed
 from wingbar.models.embedder import Embedder, embedder_of, save_embedder
-from wingbar.models.encoder import Encoder
+from wingbar.models.encoder import Encoder, draw_back
 from wingbar.process import refuse_several
 from wingbar.terminal import aside, note
 from wingbar.train.checkpoint import Keeper
@@ -97,6 +98,7 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
+    first = None if config.encoder.share == 1 else copy.deepcopy(method.encoder).state_dict()
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
@@ -112,6 +114,8 @@ def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf
     method.eval()
     release_parts(method)
     embedder = embedder_of(method, config)
+    if first is not None:
+        draw_back(embedder.encoder, first, share=config.encoder.share)
     save_embedder(embedder, out, recipe=recipe)
     return Result(out, embedder.encoder, method, embedder)
 

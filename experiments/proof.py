@@ -1,0 +1,239 @@
+"""The proof: encoders trained on all training images, each scored once on the official test images.
+
+    python experiments/proof.py --data cub200=DATA/CUB_200_2011 folder=DATA/pets --weights FILE --arms moco=moco-tuned
+
+An arm is a recipe with what is changed in it (`pairs=feature-pairs,featurepairs.nu=1.0`). Every arm is trained on every
+data set with every seed; what is kept is `--share` of the way from the initialisation. Each encoder is a line of
+`--out`, raw and half-white, with every test image's value in `values` beside it; what is there is not made again.
+`--summary` prints means over seeds, and differences to the first arm with intervals over seeds and images. The rules
+are in docs/notebook/rules.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import torch
+import tyro
+from search import follow
+from stability import is_done, machine
+from torch import Generator, Tensor
+
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, fitting, key_of, parsed
+from wingbar.evaluate.record import commit
+from wingbar.evaluate.splits import Split, open_splits
+from wingbar.files import Line, append, read_lines
+from wingbar.metrics.features import embed_images
+from wingbar.metrics.intervals import Interval
+from wingbar.metrics.knn import knn_correct
+from wingbar.metrics.labels import show_fraction
+from wingbar.metrics.linear import linear_places
+from wingbar.metrics.retrieval import retrieve
+from wingbar.models.encoder import Encoder, draw_back, evaluation_mode
+from wingbar.models.whitening import fit_whitening, whiten
+from wingbar.reproduce.results import read_values, write_values
+from wingbar.train.machine import choose_device
+from wingbar.train.stages import build_method, build_stages, plain_images
+
+START = "initialisation"
+SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "linear 100 %", "linear 20 %", "white/rank-1", "white/mAP", "white/kNN")
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is proven, and on what."""
+
+    data: tuple[str, ...] = ()
+    """How each data set is read, and where it lies: cub200=DATA/CUB_200_2011 folder=DATA/pets."""
+    weights: str = "random"
+    """Where every encoder starts."""
+    arms: tuple[str, ...] = ()
+    """Name, recipe and changes: pairs=feature-pairs,featurepairs.nu=1.0; the first is what others are held against."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of the trainings."""
+    share: float = 0.5
+    """What is kept of every training: weights this share of the way from the initialisation."""
+    set: tuple[str, ...] = ()
+    """Settings of all."""
+    out: Path = Path("results/proof.jsonl")
+    """A line per encoder goes here."""
+    summary: bool = False
+    """Print the tables of the record and train nothing."""
+
+
+class Making(NamedTuple):
+    """One encoder to be made."""
+
+    data: str
+    arm: str
+    seed: int
+
+
+def main(claim: Claim) -> None:
+    """Make what is not in the record yet, seed by seed; then the tables."""
+    for word in () if claim.summary else claim.data:
+        reader, _, root = word.partition("=")
+        _prove(claim, reader, Path(root))
+    print(tables(read_lines(claim.out), claim.out.parent))
+
+
+def _prove(claim: Claim, reader: str, root: Path) -> None:
+    """Every encoder of one data set."""
+    lines, splits = read_lines(claim.out), None
+    for making in plan(claim, root.name):
+        config = config_of(claim, making, reader, root)
+        recipe = {"recipe": claim_of(claim, making.arm), "share": claim.share, "set": list(claim.set)}
+        if is_done(lines, {**making._asdict(), **recipe}):
+            continue
+        splits = splits or open_splits(config, choose_device(config.run.device), quiet=True)
+        began, key = time.monotonic(), key_of({**making._asdict(), **recipe})
+        encoder, seconds = made(config, splits[0], share=claim.share, trained=making.arm != START)
+        scores, values = scored(config, encoder, *splits)
+        write_values(claim.out.parent, key, values)
+        spent = {"train_seconds": round(seconds, 2), "seconds": round(time.monotonic() - began, 2)}
+        about = {"key": key, "commit": commit(), "epochs": config.run.epochs, **machine(splits[0].store.aspect.device)}
+        append(claim.out, [{**making._asdict(), **recipe, "scores": scores, **about, **spent}], durable=True)
+        print(*making, " ".join(f"{name} {value:.1f}" for name, value in scores.items()), spent, flush=True)
+
+
+def plan(claim: Claim, data: str) -> Iterator[Making]:
+    """The initialisation once, then every arm seed by seed."""
+    yield Making(data, START, 0)
+    yield from (Making(data, arm.partition("=")[0], seed) for seed in claim.seeds for arm in claim.arms)
+
+
+def claim_of(claim: Claim, arm: str) -> str:
+    """An arm's recipe with its changes; nothing for what is not trained."""
+    return {name: words for name, _, words in (word.partition("=") for word in claim.arms)}.get(arm, "")
+
+
+def config_of(claim: Claim, making: Making, reader: str, root: Path) -> Config:
+    """The arm's recipe with what is changed in it."""
+    name, *own = (claim_of(claim, making.arm) or "moco").split(",")
+    recipe = recipe_named(name)
+    settings = {
+        "data.root": str(root),
+        "data.name": reader,
+        "encoder.weights": claim.weights,
+        "run.seed": making.seed,
+        "run.compile": "off",  # a minute or two per process, and every training is a new network
+        **parsed([*claim.set, *own]),
+    }
+    return changed(recipe, fitting(settings, recipe))
+
+
+# --- one encoder -----------------------------------------------------------------------------------------------------
+
+
+def made(config: Config, train: Split, *, share: float, trained: bool) -> tuple[Encoder, float]:
+    """The encoder that is kept, and the seconds its training took."""
+    device, images = train.store.aspect.device, len(train.store.images)
+    method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
+    if not trained:
+        return method.encoder.to(device), 0.0
+    first = copy.deepcopy(method.encoder).state_dict()
+    stages = build_stages(config, method, train.store, device)
+    began = time.monotonic()
+    if not all(follow(config, stage) for stage in stages):
+        print("a loss is NaN: what is scored is what is left of the encoder", flush=True)
+    draw_back(method.encoder, first, share=share)
+    return method.encoder, time.monotonic() - began
+
+
+def scored(config: Config, encoder: Encoder, train: Split, test: Split) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Every score in percent, and what every test image got, raw and half-white; robust probes on raw features."""
+    shown, seen = (_features(config, encoder, split) for split in (train, test))
+    by, device = fit_whitening(shown), seen.device
+    labels = train.labels.to(device), test.labels.to(device)
+    values = {
+        **{f"raw/{name}": found for name, found in _rankings(shown, seen, *labels).items()},
+        **{f"white/{name}": found for name, found in _rankings(whiten(shown, by), whiten(seen, by), *labels).items()},
+    }
+    for share, draws in ((100, 1), (20, 3)):
+        rows = show_fraction(labels[0], share / 100, draws=draws)
+        places = linear_places(shown, labels[0], seen, labels[1], rows)
+        values[f"linear {share} %"] = (places < 1).float().mean(dim=0)
+    scores = {name: round(100 * found.double().mean().item(), 4) for name, found in values.items()}
+    return scores, {name: found.cpu().to(torch.float16) for name, found in values.items()}
+
+
+def _features(config: Config, encoder: Encoder, split: Split) -> Tensor:
+    """Of images, prepared as `wingbar evaluate` does."""
+    device = split.store.aspect.device
+    prepare = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
+    with evaluation_mode(encoder):
+        return embed_images(lambda image: encoder(image).vector, split.store, prepare, device=device, to=device)
+
+
+def _rankings(train: Tensor, test: Tensor, shown: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    found = retrieve(test, labels)
+    return {
+        "rank-1": found.rank1,
+        "mAP": found.average_precision,
+        "kNN": knn_correct(train, shown, test, labels),
+    }
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+
+def tables(lines: Sequence[Line], folder: Path) -> str:
+    """Of every data set: means over seeds, then differences to the first arm."""
+    sets: dict[str, dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        sets[line["data"]][line["arm"]].append(line)
+    parts = [part for data, arms in sets.items() for part in _table(data, arms, folder)]
+    spent = sum(line["train_seconds"] for line in lines) / 60
+    return "\n".join([*parts, f"{len(lines)} encoders, {spent:.1f} minutes of training"])
+
+
+def _table(data: str, arms: Mapping[str, Sequence[Line]], folder: Path) -> Iterator[str]:
+    yield from (f"| {data} | seeds | {' | '.join(SHOWN)} |", "|" + " --- |" * (2 + len(SHOWN)))
+    for arm, lines in arms.items():
+        means = (f"{mean(line['scores'][name] for line in lines):.1f}" for name in SHOWN)
+        yield f"| {arm} | {len(lines)} | {' | '.join(means)} |"
+    trained = [arm for arm in arms if arm != START]
+    keys = {arm: {line["seed"]: line["key"] for line in lines} for arm, lines in arms.items()}
+    for arm in trained[1:]:
+        seeds = sorted(keys[arm].keys() & keys[trained[0]].keys())
+        own, base = ([keys[name][seed] for seed in seeds] for name in (arm, trained[0]))
+        gains = (_gain(own, base, name, folder) for name in SHOWN)
+        yield f"| {arm} − {trained[0]} | {len(seeds)} | {' | '.join(gains)} |"
+    yield ""
+
+
+def _gain(own: Sequence[str], base: Sequence[str], metric: str, folder: Path) -> str:
+    values = [torch.stack(read_values(folder, keys, metric)).double() for keys in (own, base)]
+    found = paired_over_seeds(values[0] - values[1])
+    return f"{100 * found.value:+.1f} ({100 * found.low:+.1f} … {100 * found.high:+.1f})"
+
+
+def paired_over_seeds(gains: Tensor, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """The mean of differences, a row per seed and a column per image; seeds and images are both drawn anew.
+
+    >>> paired_over_seeds(torch.ones(3, 5), resamples=10)
+    Interval(value=1.0, low=1.0, high=1.0)
+    """
+    generator, (seeds, images) = Generator().manual_seed(seed), gains.shape
+    weights = torch.stack(
+        [torch.randint(seeds, (seeds,), generator=generator).bincount(minlength=seeds) for _ in range(resamples)]
+    )
+    by_seed = torch.stack(
+        [gains[:, torch.randint(images, (images,), generator=generator)].mean(dim=1) for _ in range(resamples)]
+    )
+    means = (weights.double() * by_seed).sum(dim=1) / seeds
+    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype)).tolist()
+    return Interval(gains.mean().item(), low, high)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Claim))

@@ -3,8 +3,9 @@
     python experiments/trial_search.py --workers 12 --minutes 15
 
 Setting `n` is a random choice from `SPACE`, the same for both recipes; feature pairs add theirs from `OWN`. All are
-trained once on every draw; then the `--finalists` of each recipe with further seeds. Every finished training is a line
-of `--out`; what is there is not run again. What decides is in docs/notebook/trial.md.
+trained once on every draw; then the `--finalists` of each recipe with further seeds; then, once, the best of each on
+the draw that is reported, with the seeds that are. Every finished training is a line of `--out`; what is there is not
+run again. What decides is in docs/notebook/trial.md.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ NOISES = ("featurepairs.eps_g", "featurepairs.eps_var")
 RECIPES = ("coarse-moco", "coarse-features")
 SHARES = (0.0, 0.5, 1.0)  # of the way from the initialisation to the trained weights, that is kept
 DECIDES = "raw/rank-1"
-SCREEN, FINALS = range(100, 110), range(110, 120)  # seeds
+SCREEN, FINALS, REPORTED = range(100, 110), range(110, 120), range(5)  # seeds
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def main(sought: Sought) -> None:
     if not sought.summary:
         until = time.time() + 60 * sought.minutes
         with tempfile.TemporaryDirectory() as folder:
-            for stage in (screen, finals):
+            for stage in (screen, finals, proof):
                 train_all(sought, stage(sought, read_lines(sought.out)), Path(folder), until)
     lines = read_lines(sought.out)
     print(table(lines))
@@ -129,6 +130,19 @@ def finals(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
         for seed, draw in seeds
         for recipe in RECIPES
         for number, _ in leading(lines, recipe, first=sought.finalists)
+    ]
+
+
+def proof(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
+    """The best of each recipe, on the draw that is reported; nothing while finals are missing."""
+    asked = finals(sought, lines)
+    complete = asked and all(is_done(lines, identity(trial)) for trial in asked)
+    best = {recipe: leading(lines, recipe, first=1, seeds=FINALS) for recipe in RECIPES if complete}
+    return [
+        Trial(recipe, number, recipe_named(recipe).data.draw, seed, sought.set)
+        for seed in REPORTED
+        for recipe, settings in best.items()
+        for number, _ in settings
     ]
 
 
@@ -262,7 +276,10 @@ def features(config: Config, encoder: Encoder, store: Store) -> Tensor:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A row per recipe, setting and read-out, best first: mean over draws and seeds, raw and half-white."""
+    """A row per recipe, setting and read-out, best first: mean over draws and seeds, raw and half-white.
+
+    Of trainings on the draw that is reported it has rows of their own.
+    """
     rows = list[tuple[float, str]]()
     shown = [f"{kind}/{name}" for kind in ("raw", "white") for name in ("rank-1", "mAP", "kNN")]
     for about, some in grouped(lines).items():
@@ -278,12 +295,13 @@ def table(lines: Sequence[Line]) -> str:
 def grouped(lines: Sequence[Line]) -> dict[tuple[str, str, str], list[dict[str, float]]]:
     """Scores by recipe, setting and read-out; the initialisation's once for every draw."""
     found: dict[tuple[str, str, str], list[dict[str, float]]] = defaultdict(list)
-    first = {line["draw"]: line["ends"]["0.0"] for line in lines}
-    found[("initialisation", "", "")] = list(first.values())
+    for draw, start in {line["draw"]: line["ends"]["0.0"] for line in lines}.items():
+        found[("initialisation", f"draw {draw}", "")].append(start)
     for line in lines:
+        kind = f"{line['recipe']}{', reported' * (line['seed'] in REPORTED)}"
         told = ", ".join(f"{name.split('.')[1]} {value}" for name, value in line["settings"].items())
         for share in line["ends"].keys() - {"0.0"}:
-            found[(line["recipe"], f"{line['number']}: {told}", share)].append(line["ends"][share])
+            found[(kind, f"{line['number']}: {told}", share)].append(line["ends"][share])
     return found
 
 

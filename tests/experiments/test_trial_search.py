@@ -34,9 +34,9 @@ def test_a_trial_is_trained_with_what_was_chosen(search):
     assert {name: values[name] for name in wanted} == wanted
 
 
-def line(number, seed, *, half, whole):
+def line(number, seed, *, half, whole, recipe="coarse-moco", draw=1):
     ends = {share: {"raw/rank-1": value} for share, value in (("0.0", 99.0), ("0.5", half), ("1.0", whole))}
-    return {"recipe": "coarse-moco", "number": number, "seed": seed, "ends": ends}
+    return {"recipe": recipe, "number": number, "draw": draw, "seed": seed, "set": [], "ends": ends}
 
 
 def test_finalists_lead_by_the_mean_of_their_better_read_out(search):
@@ -49,3 +49,13 @@ def test_finalists_lead_by_the_mean_of_their_better_read_out(search):
     ]
     assert search.leading(lines, "coarse-moco", first=2) == [(1, "1.0"), (0, "0.5")]
     assert search.leading(lines, "coarse-moco", first=1, seeds=search.FINALS) == [(2, "0.5")]
+
+
+def test_the_reported_draw_is_trained_on_once_all_finals_are_there(search):
+    sought = search.Sought(draws=(1,), finalists=1, again=1)
+    screened = [line(0, 100, half=1.0, whole=2.0, recipe=recipe) for recipe in search.RECIPES]
+    finals = [line(0, 110, half=1.0, whole=2.0, recipe=recipe) for recipe in search.RECIPES]
+    assert search.proof(sought, []) == search.proof(sought, [*screened, finals[0]]) == []
+    reported = search.proof(sought, [*screened, *finals])
+    assert {(trial.recipe, trial.number, trial.draw) for trial in reported} == {(name, 0, 3) for name in search.RECIPES}
+    assert sorted(trial.seed for trial in reported) == sorted([*range(5)] * 2)

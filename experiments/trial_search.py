@@ -3,21 +3,22 @@
     python experiments/trial_search.py --workers 12 --minutes 15
 
 Setting `n` is a random choice from `SPACE`, the same for both recipes; feature pairs add theirs from `OWN`. All are
-trained once on every draw; then the `--finalists` of each recipe with further seeds; then, once, the best of each on
-the draw that is reported, with the seeds that are. Every finished training is a line of `--out`; what is there is not
-run again. What decides is in docs/notebook/trial.md.
+trained once on every draw; then the leader of each recipe as `NEARBY` varies it; then, once, the best of each on the
+draw that is reported, with the seeds that are. Every finished training is a line of `--out`; what is there is not run
+again. What decides is in docs/notebook/trial.md.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache, partial
@@ -58,25 +59,25 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "data.colour": (0.0, 0.5, 1.0),
 }
 OWN: dict[str, tuple[Any, ...]] = {"featurepairs.nu": (0.5, 1.0, 2.0), "noise": (0.3, 1.0, 3.0)}
-NOISES = ("featurepairs.eps_g", "featurepairs.eps_var")
 RECIPES = ("coarse-moco", "coarse-features")
+NEARBY: dict[str, tuple[dict[str, Any], ...]] = {  # of the leader, as many for each
+    "coarse-moco": ({"run.epochs": 24}, {"optim.lr": 0.06}, {"method.temperature": 0.07}),
+    "coarse-features": ({"noise": 0.3}, {"noise": 1.0}, {"noise": 0.3, "featurepairs.nu": 0.5}),
+}
+SETTINGS = 16  # of each recipe; larger numbers are nearby ones
 SHARES = (0.0, 0.5, 1.0)  # of the way from the initialisation to the trained weights, that is kept
 DECIDES = "raw/rank-1"
-SCREEN, FINALS, REPORTED = range(100, 110), range(110, 120), range(5)  # seeds
+SCREEN, SECOND, REPORTED = range(100, 110), range(110, 120), range(5)  # seeds
 
 
 @dataclass(frozen=True)
 class Sought:
     """How much to search."""
 
-    settings: int = 16
-    """Of each recipe."""
+    stages: tuple[Literal["screen", "second", "proof"], ...] = ("screen", "second", "proof")
+    """One after the other."""
     draws: tuple[int, ...] = (1, 2)
     """Of the look-alikes; the reported one is none of them."""
-    finalists: int = 4
-    """Of each recipe, trained again with further seeds."""
-    again: int = 4
-    """Further trainings of every finalist, on the draws in turn."""
     workers: int = 2
     """Processes, of one thread each."""
     minutes: float = math.inf
@@ -100,73 +101,73 @@ class Trial(NamedTuple):
 
 
 def main(sought: Sought) -> None:
-    """All settings, the finalists again, the table."""
+    """All settings, what is near the best, the report; the table."""
     if not sought.summary:
         until = time.time() + 60 * sought.minutes
         with tempfile.TemporaryDirectory() as folder:
-            for stage in (screen, finals, proof):
-                train_all(sought, stage(sought, read_lines(sought.out)), Path(folder), until)
+            for stage in sought.stages:
+                train_all(sought, STAGES[stage](sought, read_lines(sought.out)), Path(folder), until)
     lines = read_lines(sought.out)
     print(table(lines))
     for recipe in RECIPES:
-        print("chosen:", recipe, *leading(lines, recipe, first=1, seeds=FINALS))
+        print("chosen:", recipe, *best(lines, recipe))
 
 
 def screen(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
     """Every setting of every recipe on every draw; what comes first is of both recipes."""
+    places = list(enumerate(sought.draws))
+    asked = itertools.product(range(SETTINGS), places, RECIPES)
+    return [Trial(recipe, number, draw, SCREEN[place], sought.set) for number, (place, draw), recipe in asked]
+
+
+def second(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
+    """What is near the leader of each recipe's screen, on every draw."""
+    leaders = {recipe: best(lines, recipe, among=range(SETTINGS))[0] for recipe in RECIPES if lines}
     return [
-        Trial(recipe, number, draw, SCREEN[place], sought.set)
-        for number in range(sought.settings)
+        Trial(recipe, leader + SETTINGS * turn, draw, SECOND[place], sought.set)
         for place, draw in enumerate(sought.draws)
-        for recipe in RECIPES
-    ]
-
-
-def finals(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
-    """The finalists with further seeds."""
-    seeds = [(FINALS[turn], sought.draws[turn % len(sought.draws)]) for turn in range(sought.again)]
-    return [
-        Trial(recipe, number, draw, seed, sought.set)
-        for seed, draw in seeds
-        for recipe in RECIPES
-        for number, _ in leading(lines, recipe, first=sought.finalists)
+        for recipe, leader in leaders.items()
+        for turn in range(1, 1 + len(NEARBY[recipe]))
     ]
 
 
 def proof(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
-    """The best of each recipe, on the draw that is reported; nothing while finals are missing."""
-    asked = finals(sought, lines)
+    """The best of each recipe, on the draw that is reported; nothing while the second round is not over."""
+    asked = second(sought, lines)
     complete = asked and all(is_done(lines, identity(trial)) for trial in asked)
-    best = {recipe: leading(lines, recipe, first=1, seeds=FINALS) for recipe in RECIPES if complete}
+    found = {recipe: best(lines, recipe)[0] for recipe in RECIPES if complete}
     return [
         Trial(recipe, number, recipe_named(recipe).data.draw, seed, sought.set)
         for seed in REPORTED
-        for recipe, settings in best.items()
-        for number, _ in settings
+        for recipe, number in found.items()
     ]
 
 
-def leading(lines: Sequence[Line], recipe: str, *, first: int, seeds: range = SCREEN) -> list[tuple[int, str]]:
-    """Settings and read-out of a recipe, best mean over these seeds first; each setting by its better read-out."""
+STAGES = {"screen": screen, "second": second, "proof": proof}
+
+
+def best(lines: Sequence[Line], recipe: str, *, among: Container[int] = range(1000)) -> tuple[int, str]:
+    """Number and read-out of the setting with the best mean; the reported draw has no say."""
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
     for line in lines:
-        if line["recipe"] == recipe and line["seed"] in seeds:
+        if line["recipe"] == recipe and line["seed"] not in REPORTED and line["number"] in among:
             for share in line["ends"].keys() - {"0.0"}:
                 found[(line["number"], share)].append(line["ends"][share][DECIDES])
-    ranked = sorted(found, key=lambda setting: (-mean(found[setting]), setting))
-    numbers = [number for number, _ in ranked]
-    return [setting for place, setting in enumerate(ranked) if setting[0] not in numbers[:place]][:first]
+    return min(found, key=lambda setting: (-mean(found[setting]), setting))
 
 
 def chosen(recipe: str, number: int) -> dict[str, Any]:
-    """The settings of a number: those of SPACE are the same for both recipes."""
-    dice = random.Random(number)
+    """The settings of a number: those of SPACE are the same for both recipes, those above SETTINGS near another."""
+    turn, base = divmod(number, SETTINGS)
+    dice = random.Random(base)
     space = {name: dice.choice(values) for name, values in SPACE.items()}
     own = {name: dice.choice(values) for name, values in OWN.items()}
+    near = NEARBY[recipe][turn - 1] if turn else {}
     if recipe == RECIPES[0]:
-        return space
-    noise, usual = own.pop("noise"), recipe_named(recipe).settings_of("featurepairs")
-    return space | own | {name: noise * getattr(usual, name.split(".")[1]) for name in NOISES}
+        return space | near
+    asked, usual = space | own | near, recipe_named(recipe).settings_of("featurepairs")
+    noise = asked.pop("noise")
+    return asked | {f"featurepairs.{name}": noise * getattr(usual, name) for name in ("eps_g", "eps_var")}
 
 
 # --- many trainings at once ------------------------------------------------------------------------------------------

@@ -132,9 +132,9 @@ def second(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
 
 
 def proof(sought: Sought, lines: Sequence[Line]) -> list[Trial]:
-    """The best of each recipe, on the draw that is reported; nothing while the second round is not over."""
-    asked = second(sought, lines)
-    complete = asked and all(is_done(lines, identity(trial)) for trial in asked)
+    """The best of each recipe, on the draw that is reported; nothing while a second round is wanted and not over."""
+    asked = second(sought, lines) if "second" in sought.stages else []
+    complete = lines and all(is_done(lines, identity(trial)) for trial in asked)
     found = {recipe: best(lines, recipe)[0] for recipe in RECIPES if complete}
     return [
         Trial(recipe, number, recipe_named(recipe).data.draw, seed, sought.set)

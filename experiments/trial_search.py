@@ -39,6 +39,7 @@ from wingbar.config.settings import Config, changed, parsed
 from wingbar.data.datasets import load
 from wingbar.data.store import Store
 from wingbar.files import Line, append, read_lines
+from wingbar.methods.featurepairs import FeaturePairSettings
 from wingbar.metrics.features import embed_images
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.retrieval import retrieve
@@ -165,7 +166,7 @@ def chosen(recipe: str, number: int) -> dict[str, Any]:
     near = NEARBY[recipe][turn - 1] if turn else {}
     if recipe == RECIPES[0]:
         return space | near
-    asked, usual = space | own | near, recipe_named(recipe).settings_of("featurepairs")
+    asked, usual = space | own | near, FeaturePairSettings()
     noise = asked.pop("noise")
     return asked | {f"featurepairs.{name}": noise * getattr(usual, name) for name in ("eps_g", "eps_var")}
 
@@ -258,7 +259,8 @@ def scores(config: Config, encoder: Encoder, train: Store, test: Store) -> dict[
     """Of the test images in percent, raw and half-white; whitening and neighbours' votes are of the training images."""
     seen, unseen = (features(config, encoder, store) for store in (train, test))
     white = fit_whitening(seen)
-    found = {}
+    assert train.labels is not None and test.labels is not None
+    found = dict[str, float]()
     for kind, known, asked in (("raw", seen, unseen), ("white", whiten(seen, white), whiten(unseen, white))):
         retrieved, votes = retrieve(asked, test.labels), knn_correct(known, train.labels, asked, test.labels)
         values = {"rank-1": retrieved.rank1, "mAP": retrieved.average_precision, "kNN": votes}

@@ -33,8 +33,8 @@ def test_a_trial_is_trained_with_what_was_chosen(search):
     values = named(search.config_of(trial))
     wanted = search.chosen(*trial[:2]) | {"run.epochs": 3, "data.draw": 2, "run.seed": 101}
     assert {name: values[name] for name in wanted} == wanted
-    quieter, usual = search.chosen("coarse-features", 5 + search.SETTINGS), recipe_named("coarse-features")
-    assert quieter["featurepairs.eps_g"] == 0.3 * usual.settings_of("featurepairs").eps_g
+    quieter = search.chosen("coarse-features", 5 + search.SETTINGS)
+    assert quieter["featurepairs.eps_g"] == 0.3 * search.FeaturePairSettings().eps_g
 
 
 def line(number, seed, *, half, whole, recipe="coarse-moco", draw=1):

@@ -20,6 +20,7 @@ LIMITS = {
     "data.size": (32, 448), "data.stored": (32, 1024), "data.batch": (2, FOREVER), "data.crop": (TINY, 1),
     "data.view_count": (2, FOREVER), "data.local": (0, FOREVER), "data.local_size": (32, 448),
     "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1), "data.holdout": (0, 0.9),
+    "data.draw": (0, FOREVER),
     "data.colour": (0, 1), "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
     "encoder.last": (1, FOREVER), "encoder.share": (TINY, 1), "encoder.lora": (1, FOREVER),
     "optim.patches": (0, FOREVER),

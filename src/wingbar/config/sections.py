@@ -68,6 +68,8 @@ class DataSettings:
     """Of lookalike only: number of images."""
     loud: float = 1.0
     """Of lookalike only: how loud the nuisances are, 0 to 1."""
+    draw: int = 0
+    """Of lookalike only: which draw; each has images of its own to train and to test on."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class EncoderSettings:
     name: str = "resnet50"
     """Any torchvision or timm model: resnet50, convnext_tiny, timm/vit_small_patch16_224."""
     weights: str = "IMAGENET1K_V1"
-    """Where it starts: `random`, a weight's name in its library, or a local file."""
+    """Where it starts: `random`, a weight's name in its library, a local file, or `coarse` (timm/test_resnet, ours)."""
     batchnorm: Literal["train", "local", "frozen"] = "train"
     """BatchNorm over the whole batch, over each device's part of it, or with the first statistics for good."""
     last: int | None = None

@@ -24,10 +24,19 @@ from wingbar.models.lora import folded
 from wingbar.tensors import open_tensors, save_tensors
 from wingbar.types import IMAGENET, Pixels
 
-__all__ = ["encoder_with_weights", "image_size", "load_encoder", "save_encoder", "tensors_hash", "weights_hash"]
+__all__ = [
+    "COARSE",
+    "encoder_with_weights",
+    "image_size",
+    "load_encoder",
+    "save_encoder",
+    "tensors_hash",
+    "weights_hash",
+]
 
 Weights = dict[str, Tensor]
 
+COARSE = Path(__file__).with_name("coarse.safetensors")  # ours, by experiments/small_encoder.py
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
 CLASSIFIERS = {"fc", "classifier", "head", "heads", "head_dist"}
 # Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
@@ -45,12 +54,13 @@ SEQUENTIAL = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "laye
 def encoder_with_weights(name: str, weights: str, *, freeze_statistics: bool = False) -> Encoder:
     """An encoder initialised by `weights`: "random", a weight's name in its library, or a local file.
 
+    "coarse" is the small encoder in this package (timm/test_resnet), which knows birds by everything but their marks.
     Torchvision's names are like IMAGENET1K_V1, timm's are the tag after the model's dot (a1_in1k); both may be fetched
     by the library. A file says in its metadata whether it is in the caffe layout.
     """
     from wingbar.models.trunks import build_encoder, fetch_weights
 
-    path = Path(weights).expanduser()
+    path = COARSE if weights == "coarse" else Path(weights).expanduser()
     if path.exists() or path.suffix in FILE_ENDINGS:
         found, metadata = _read_file(path)
         encoder = build_encoder(name, layout=_layout(metadata), freeze_statistics=freeze_statistics)

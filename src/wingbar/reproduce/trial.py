@@ -19,13 +19,14 @@ from wingbar.train.runfolder import is_new, is_run
 
 __all__ = ["RUNS", "Try", "check", "config_of"]
 
-RUNS = ("try-moco", "try-synth")
+RUNS = ("coarse-moco", "coarse-features")
+FORMER = ("try-moco", "try-synth")  # what earlier versions ran
 LOOKED_AT = ("lookalikes.png", "pairs.png", "report.html")
 
 
 @dataclass(frozen=True)
 class Try:
-    """Draw look-alikes, train MoCo v2 and the method on them, score both and the untrained encoder, report."""
+    """Draw look-alikes, train MoCo v2 and feature pairs on them, score both and what they began with, report."""
 
     out: Annotated[Path, OUT] = Path("runs/try")
     """Folder for results, pictures and the two runs. A finished try in it is replaced, an interrupted one goes on."""
@@ -36,7 +37,7 @@ class Try:
     classes: Annotated[int, tyro.conf.arg(name="data.classes")] = 8
     """Look-alike species."""
     seed: int = 0
-    """Of initialisation, order, views and noise."""
+    """Of heads, order, views and noise."""
     device: str = "cpu"
     """cpu, cuda or auto."""
 
@@ -44,7 +45,7 @@ class Try:
 def check(story: Try) -> None:
     """Refuse a folder that is not ours to write to, and settings that make no sense, before anything is drawn."""
     _check_folder(story.out)
-    config_of(story, "try-synth")
+    config_of(story, RUNS[-1])
 
 
 def _check_folder(out: Path) -> None:
@@ -56,7 +57,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    if path.name in RUNS:
+    if path.name in RUNS + FORMER:
         return is_run(path) or is_new(path)
     if path.name != "results.json":
         return path.name in LOOKED_AT

@@ -26,7 +26,8 @@ def find_source(config: Config, split: Literal["train", "test"] = "train") -> So
     data, held_out = config.data, config.data.holdout > 0
     if data.root == "lookalike":
         drawn: Split = "validation" if held_out and split == "test" else split
-        return look_alikes(drawn, side=data.stored, classes=data.classes, images=data.images, loud=data.loud)
+        asked = {"classes": data.classes, "images": data.images, "number": data.draw}
+        return look_alikes(drawn, side=data.stored, loud=data.loud, **asked)
     options = parse_options(data.name, data.options)
     official = "train" if held_out else split
     listing = read(data.name, data.root, official, download=data.download, **options)

@@ -1,0 +1,66 @@
+"""experiments/trial_search.py: both recipes get the same settings, seeds and draws; finalists by their mean alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import named
+
+
+@pytest.fixture(scope="module")
+def search(experiment):
+    for name in ("stability", "search"):  # it imports them
+        experiment(name)
+    return experiment("trial_search")
+
+
+def test_both_recipes_are_tried_alike_and_never_on_the_reported_draw(search):
+    sought = search.Sought()
+    screen = search.screen(sought, [])
+    moco, features = ([trial[1:] for trial in screen if trial.recipe == recipe] for recipe in search.RECIPES)
+    assert moco == features and len(moco) == search.SETTINGS * len(sought.draws)
+    assert len(set(map(len, search.NEARBY.values()))) == 1
+    assert {recipe_named(recipe).data.draw for recipe in search.RECIPES}.isdisjoint(sought.draws)
+    for number in range(search.SETTINGS):
+        one, other = (search.chosen(recipe, number) for recipe in search.RECIPES)
+        assert one.items() <= other.items()
+        assert {name.split(".")[0] for name in other.keys() - one.keys()} == {"featurepairs"}
+
+
+def test_a_trial_is_trained_with_what_was_chosen(search):
+    trial = search.Trial("coarse-features", 5, 2, 101, ("run.epochs=3",))
+    values = named(search.config_of(trial))
+    wanted = search.chosen(*trial[:2]) | {"run.epochs": 3, "data.draw": 2, "run.seed": 101}
+    assert {name: values[name] for name in wanted} == wanted
+    quieter = search.chosen("coarse-features", 5 + search.SETTINGS)
+    assert quieter["featurepairs.eps_g"] == 0.3 * search.FeaturePairSettings().eps_g
+
+
+def line(number, seed, *, half, whole, recipe="coarse-moco", draw=1):
+    ends = {share: {"raw/rank-1": value} for share, value in (("0.0", 99.0), ("0.5", half), ("1.0", whole))}
+    return {"recipe": recipe, "number": number, "draw": draw, "seed": seed, "set": [], "ends": ends}
+
+
+def test_the_best_has_the_best_mean_of_its_better_read_out(search):
+    lines = [
+        line(0, 100, half=30.0, whole=10.0),
+        line(0, 101, half=34.0, whole=40.0),
+        line(1, 100, half=20.0, whole=31.0),
+        line(1, 101, half=20.0, whole=35.0),
+        line(2, 0, half=90.0, whole=80.0),  # reported: has no say
+    ]
+    assert search.best(lines, "coarse-moco") == (1, "1.0")
+    assert search.best(lines, "coarse-moco", among=[0]) == (0, "0.5")
+
+
+def test_the_reported_draw_is_trained_on_once_the_second_round_is_over(search):
+    sought = search.Sought(draws=(1,))
+    screened = [line(3, 100, half=1.0, whole=2.0, recipe=recipe) for recipe in search.RECIPES]
+    asked = search.second(sought, screened)
+    assert {trial.number % search.SETTINGS for trial in asked} == {3} and len({trial[:2] for trial in asked}) == 6
+    near = [line(trial.number, 110, half=1.0, whole=trial.number, recipe=trial.recipe) for trial in asked]
+    assert search.proof(sought, []) == search.proof(sought, [*screened, *near[1:]]) == []
+    reported = search.proof(sought, [*screened, *near])
+    assert {trial[:3] for trial in reported} == {(name, 3 + 3 * search.SETTINGS, 3) for name in search.RECIPES}
+    assert sorted(trial.seed for trial in reported) == sorted([*range(5)] * 2)

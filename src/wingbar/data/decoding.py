@@ -18,7 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from wingbar.data.parallel import in_order
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 
 __all__ = [
     "Found",
@@ -157,7 +157,7 @@ def _readable(
     except UnidentifiedImageError:
         return Unreadable(f"no image in a format we read ({', '.join(formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
-        return Unreadable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Unreadable(f"{type(error).__name__}: {on_one_line(error)}")
 
 
 @cache

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from wingbar.data.contents import digest
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 from wingbar.files import atomic, plain, refuse_bomb, table_text, write_text
 from wingbar.use.embeddings import DTYPES, Embeddings, IndexRow, from_text, to_text
 from wingbar.use.exact import BLOCK
@@ -46,7 +46,7 @@ def open_embeddings(path: Path) -> Embeddings:
     except (UserError, ImportError):
         raise
     except Exception as error:  # zip, CSV, NumPy and Arrow raise anything at all on a damaged file
-        why = " ".join(str(error).split())
+        why = on_one_line(error)
         raise UserError(f"{path} is no embeddings file of wingbar, or damaged ({why}); choose another") from error
 
 
@@ -102,7 +102,7 @@ class ParquetVectors:
                 column = self.file.read_row_group(group, columns=[VECTORS]).column(0).combine_chunks()
                 rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[1])
             except Exception as error:  # as in `open_embeddings`: vectors are read when they are asked for
-                why = " ".join(str(error).split())
+                why = on_one_line(error)
                 raise UserError(f"row group {group} of the embeddings file is damaged ({why}); embed anew") from error
             _check_kind(rows.dtype)
             self.kept = group, rows

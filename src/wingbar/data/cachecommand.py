@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ class Clear:
     """Only what was not used for so many days."""
 
 
-KINDS: dict[str, type[List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
+KINDS: dict[str, Callable[..., List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
 
 
 def cache(arguments: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ def fold(*parts: int) -> int:
     >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
     (True, False)
     """
-    return int(np.random.SeedSequence((len(parts), *parts)).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence((len(parts), *parts)).generate_state(1, np.uint64)[0]) >> 1
 
 
 def check_batch(size: int, *, parts: int, images: int, ranks: int = 1) -> None:

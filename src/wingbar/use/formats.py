@@ -170,7 +170,7 @@ def _arrow(pa: Any, content: Embeddings, place: slice, vectors: Float[np.ndarray
 
 def _read_npz(path: Path) -> Embeddings:
     refuse_bomb(path)
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # it closes no damaged file itself
         about = from_text(str(file[KEY]) if KEY in file else "", path)
         columns = [file[name].tolist() for name in COLUMNS]
         extras = {name: file[name] for name in (*PLACES, *NEIGHBOURS) if name in file}

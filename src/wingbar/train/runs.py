@@ -230,9 +230,7 @@ def _run_stage(
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     say = _notes(quiet=quiet)
-    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    behind = sum(other.steps * other.passes for other in later) / stage.passes
-    with Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet) as bar:
+    with _bar(config, stage, later, start=start, quiet=quiet) as bar:
         recorder = _recorder(config, stage, out)
         keeper = build_keeper(config, stage, method, out, ranks.agreed(asked_to_stop))
         recorder.listeners += [tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
@@ -254,6 +252,12 @@ def _run_stage(
                 forward=ranks.forward(stage.method),
             )
             keeper.save(stage.steps)
+
+
+def _bar(config: Config, stage: Stage, later: Sequence[Stage], *, start: int, quiet: bool) -> Bar:
+    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
+    behind = sum(other.steps * other.passes for other in later) / stage.passes
+    return Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet)
 
 
 def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:

@@ -26,6 +26,7 @@ from wingbar.reproduce.trial import Try
 from wingbar.show.options import Show
 from wingbar.show.report.options import AskedReport
 from wingbar.use.classify.options import Classify
+from wingbar.use.explore.options import Explore
 from wingbar.use.export.options import Export
 from wingbar.use.options import Embed, Search
 from wingbar.use.pickoptions import Pick
@@ -35,7 +36,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NOW = [page for page in PAGES if page.name not in ("CHANGELOG.md", "decisions.md") and page.parent.name != "notebook"]
 FORMS = {
     **{"try": Try, "resume": _Resume, "evaluate": Evaluate, "embed": Embed, "search": Search, "classify": Classify},
-    **{"show": Show, "report": AskedReport, "export": Export, "reproduce": Reproduce},
+    **{"explore": Explore, "show": Show, "report": AskedReport, "export": Export, "reproduce": Reproduce},
     **{"data check": Check, "data pick": Pick},
     **{f"bench {name}": form for name, form in BENCHES.items()},
     **{f"cache {name}": form for name, form in KINDS.items()},

@@ -410,8 +410,8 @@ def test_another_host_needs_a_password(home, monkeypatch):
 
 def test_nothing_that_is_sent_is_written(explorer, home, ask):
     def everything() -> set[tuple[Path, int]]:
-        places = (home, Path(os.environ["WINGBAR_CACHE"]), Path.cwd())
-        return {(path, path.stat().st_mtime_ns) for place in places for path in place.rglob("*") if path.is_file()}
+        found = [*home.rglob("*"), *Path(os.environ["WINGBAR_CACHE"]).rglob("*"), *Path.cwd().glob("*")]
+        return {(path, path.stat().st_mtime_ns) for path in found if path.is_file()}
 
     before = everything()
     ask("/image", paths(explorer)[0].read_bytes())

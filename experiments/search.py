@@ -29,8 +29,7 @@ from torch import Generator, Tensor
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.data.placement import place
-from wingbar.data.store import Store
-from wingbar.data.subset import take
+from wingbar.data.store import Store, take
 from wingbar.files import Line, append, read_lines
 from wingbar.methods.state import Average
 from wingbar.metrics.features import embed_images
@@ -69,6 +68,8 @@ class Wanted:
     """Of the trainings; below 100 is for the proof."""
     folds: tuple[int, ...] = ()
     """Halves that are not trained on but scored; none: all images are trained on and scored."""
+    release: int | None = None
+    """Steps after which gradients are no longer clipped; not given: they are to the end."""
     finalists: int = 0
     """Train this many settings of every recipe that lead the screen on `screen`, instead of `vary` and `epochs`."""
     screen: str = "CUB_200_2011"
@@ -149,7 +150,8 @@ def _train_all(wanted: Wanted) -> None:
 
 def _identity(wanted: Wanted, training: Training) -> Line:
     """What makes a training the training it is: by this it is found in the record."""
-    return json.loads(json.dumps({"data": Path(wanted.root).name, "set": wanted.set, **training._asdict()}))
+    released = {} if wanted.release is None else {"release": wanted.release}
+    return json.loads(json.dumps({"data": Path(wanted.root).name, "set": wanted.set, **released, **training._asdict()}))
 
 
 # --- one training ----------------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class Bench:
         first = copy.deepcopy(method.encoder)
         start = self._start(config, training.fold, first, scored)
         clock = time.monotonic()
-        finite = all(follow(config, stage) for stage in stages)
+        finite = all(follow(config, stage, release=self.wanted.release) for stage in stages)
         spent = {"train_seconds": round(time.monotonic() - clock, 2)}
         ends = {}
         for name, encoder in readouts(method, first) if finite else ():
@@ -229,11 +231,13 @@ def halves(store: Store, fold: int | None) -> tuple[Store, Store]:
     return take(there, parts[1 - fold]), take(there, parts[fold])
 
 
-def follow(config: Config, stage: Stage) -> bool:
+def follow(config: Config, stage: Stage, *, release: int | None = None) -> bool:
     """Train a stage whole; whether every loss was a number."""
     autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
 
     def check(step: int, outputs: Sequence[Output]) -> None:
+        if step + 1 == release:
+            stage.optimizers._clip = math.inf
         if step % 50 == 0 and not all(bool(loss.isfinite()) for loss in outputs[0].losses.values()):
             raise Diverged
 

@@ -31,7 +31,7 @@ from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import Data
 from wingbar.evaluate.splits import split_digest
 from wingbar.files import read_lines
-from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.cells import NUMERICS
 from wingbar.reproduce.results import append
 from wingbar.train.images import find_source
 from wingbar.train.runs import run

@@ -54,6 +54,7 @@ def sparingly(*, typechecker, check=jaxtyping.jaxtyped):
     return decorate
 
 
+sys.dont_write_bytecode = False  # or this process compiles all our files and all tests anew, each time
 torch.set_num_threads(1)
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
     jaxtyping.jaxtyped = sparingly

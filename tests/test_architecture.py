@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A module may import from lower layers, and from its own. The longest name that fits decides.
 LAYERS = (
     {"errors", "lazy"},
-    {"types"},
+    {"types", "together"},
     {"config.words", "config.sections", "config.entry", "config.oldnames"},
     {"models", "data", "methods.losses", "methods.state", "methods.perturb", "methods.schedules"}
     | {"files", "tensors", "process", "terminal"},
@@ -25,22 +25,22 @@ LAYERS = (
     {"metrics", "show.figures"} | {f"train.{name}" for name in ("loop", "optim", "checkpoint", "record", "progress")},
     {"train.machine"},
     {"train.stages", "train.images"},
-    {"train.runfolder"},
+    {"train.runfolder", "train.distributed"},
     {f"train.{name}" for name in ("provenance", "watch", "sketch", "shelf", "saved", "fitting", "trackers")},
     {"train"},
     {"evaluate"},
     {"show"},
     {"show.report", "use"},
     {"use.export"},
-    {"reproduce"},
+    {"reproduce", "installation", "completion"},
     {"cli"},
     {"__main__"},
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 ALONE = {
     "data": {"types", "errors", "files", "tensors", "terminal", "data", "config.sections"},
-    "methods.losses": {"types"},
-    "methods.perturb": set(),
+    "methods.losses": {"types", "together"},
+    "methods.perturb": {"together"},
     "models.heads": set(),
     "config.sections": {"config.words"},
 }

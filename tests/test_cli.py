@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+from forked import Command
 from wingbar import RECIPES, load_encoder
 from wingbar.cli import main
 from wingbar.config import sections as config
@@ -339,10 +340,17 @@ def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
     refused(train(tmp_path / "run", f"--{setting}", value))
 
 
-def test_torchrun_is_refused_before_two_trainings_race(refused, tmp_path, monkeypatch):
+def test_torchrun_is_refused_where_one_process_does_the_work(refused, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert "torchrun started 2 processes" in refused(train(tmp_path / "run"))
+    monkeypatch.setenv("RANK", "0")
+    assert "torchrun started 2 processes, but wingbar evaluate works in one" in refused(["evaluate", str(tmp_path)])
+
+
+def test_as_many_ranks_as_torchrun_started_must_share_a_batch(refused, tmp_path, monkeypatch):
+    """All of them find this; the first one says it."""
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    monkeypatch.setenv("RANK", "0")
+    assert "cannot be shared by run.devices 5 alike" in refused(train(tmp_path / "run"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
@@ -506,12 +514,12 @@ def test_installed_script():
     assert "wingbar train" in done.stdout
 
 
-def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path):
+def test_module_says_one_sentence_and_runs_no_code_from_a_file(tmp_path, tmp_path_factory):
     """A plain pickle: torch would like to warn about it, too."""
     (tmp_path / "trap.pth").write_bytes(pickle.dumps({"state_dict": Trap(tmp_path / "it-ran")}))
     arguments = train(tmp_path / "run", "--encoder.weights", str(tmp_path / "trap.pth"))
-    done = subprocess.run([sys.executable, "-m", "wingbar", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    *before, sentence = done.stderr.splitlines()
+    done = Command(arguments, tmp_path_factory.mktemp("said"))
+    assert done.ended() == 2 and done.said.read_text() == ""
+    *before, sentence = done.complained.read_text().splitlines()
     assert sentence.startswith("wingbar: ") and all(line.endswith(" …") for line in before)  # what takes long is said
     assert [path.name for path in tmp_path.iterdir()] == ["trap.pth"]

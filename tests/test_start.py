@@ -17,8 +17,8 @@ from wingbar.config import configfile, recipes, settings
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
-    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "export"),
-    *("show", "report", "reproduce", "bench", "cache", "data"),
+    *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "explore", "export"),
+    *("show", "report", "reproduce", "bench", "cache", "data", "doctor", "completion"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
 ANSWERED = [
@@ -41,6 +41,9 @@ REFUSED = {  # command line → what its one sentence is about
     "train --out {free} --device gpu": "'gpu'",
     "train --out {free} --encoder.weights {free}.pth": "does not exist",
     "train --out {free} --data.batch 6 --run.accumulate 4": "run.accumulate",
+    "train --out {free} --data.batch 6 --run.devices 4": "run.devices",
+    "train --out {free} --device cuda:1 --run.devices 2": "run.devices",
+    "train moco --out {free} --method.splits 2 --run.devices 2": "--encoder.batchnorm local",
     "train --out {free} --method.queue 7": "method.queue",
     "train --out {free} --method.hidden 7": "SimSiam",
     "train moco --out {free} --pairs.nu 7": "--wrappers pairs",
@@ -48,6 +51,7 @@ REFUSED = {  # command line → what its one sentence is about
     "train --out {free} --data.views moko": "multicrop",
     "train --out {free} --run.epochs 3 --optim.warmup 3": "optim.warmup",
     "train --out {free} --pairs.bank 7": "pairs.bank",
+    "train vit-lora --out {free} --encoder.last 2": "encoder.lora",
     "train simsiam-synth --out {free} --pairs.readings.second teacher": "teacher",
     "train --out {free} --pairs.readings.pair-loss native": "simsiam",
     "train --out {free} --data.options level=family": "data.options",
@@ -98,6 +102,13 @@ REFUSED = {  # command line → what its one sentence is about
     "classify resnet50 {taken} --predict {free}": "does not exist",
     "classify resnet50 {taken} --vectors {free}.npz": "wingbar embed",
     "classify resnet50 {taken} --data.size 7": "data.size",
+    "explore {free}": "no run and no weights file",
+    "explore {run}": "no encoder yet",
+    "explore resnet50 --encoder.weights random": "no images of its own",
+    "explore resnet50 {free} --encoder.weights random": "does not exist",
+    "explore resnet50 {taken} --k 0": "k is 0",
+    "explore resnet50 {taken} --port 65536": "port is 65536",
+    "explore resnet50 {taken} --host 0.0.0.0": "WINGBAR_PASSWORD",
     "show": "nothing to show",
     "show pairs": "nothing to show",
     "show {free}": "neither a run nor a picture",
@@ -132,11 +143,13 @@ REFUSED = {  # command line → what its one sentence is about
     "data pick {taken} {taken} --encoder {run} --out {file}": "is a file",
     "data pick {taken} {taken} --encoder {run} --out {taken}/list.csv": "among the images",
     "try --run.epochs 0 --out {free}": "run.epochs",
+    "doctor photos": "wingbar data check",
+    "completion": "bash and zsh",
     "try --out {taken}": "--out",
 }
 MISTYPED = [
     *("train --epohcs 1", "train --data.size large", "evaluate", "resume", "try --image 3", "cache lst"),
-    *("embed", "search", "classify", "export", "export resnet50 --to tflite", "data pick here there"),
+    *("embed", "search", "classify", "explore", "export", "export resnet50 --to tflite", "data pick here there"),
 ]
 # Runs every command line it is given, one after the other, and says what came of each.
 RUNNER = """
@@ -261,6 +274,8 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
             "use.words",
             "use.pick",
             "use.classify.making",
+            "use.explore.explorer",
+            "use.explore.server",
             "use.export.writing",
         ),
         *("reproduce.story", "reproduce.session", "reproduce.bench.step"),

@@ -19,27 +19,33 @@ from typing import Annotated, NoReturn
 import tyro
 from rich.table import Table
 
+from wingbar.completion import complete
 from wingbar.config.configfile import read_config
 from wingbar.config.form import parse_settings
 from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
 from wingbar.config.settings import Config
 from wingbar.config.words import parse
-from wingbar.data.cachecommand import cache
+from wingbar.data.entry import readable_size
+from wingbar.data.upkeep import KINDS, cache
 from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
-from wingbar.evaluate.command import evaluate
-from wingbar.evaluate.doctor.command import check_data
+from wingbar.evaluate import wanted
+from wingbar.evaluate.doctor.options import Check, check_asked
+from wingbar.evaluate.options import Evaluate
 from wingbar.files import NotWritten
-from wingbar.process import keep_memory, refuse_several, share_cores
-from wingbar.reproduce.bench.command import bench
-from wingbar.reproduce.command import reproduce
+from wingbar.installation import doctor
+from wingbar.metrics.reported import scores
+from wingbar.process import after_the_first, keep_memory, rank, ranks, refuse_several, share_cores
+from wingbar.reproduce import options as reproduction
+from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
-from wingbar.show.command import show
-from wingbar.show.report.command import report
+from wingbar.show import options as showing
+from wingbar.show.report import options as reporting
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
 from wingbar.use.classify.command import classify
 from wingbar.use.command import embed, search
+from wingbar.use.explore.command import explore
 from wingbar.use.export.command import export
 from wingbar.use.pickcommand import pick_data
 
@@ -85,7 +91,7 @@ def _train(arguments: Sequence[str]) -> None:
         raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
     if file:
         recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
-    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe)
+    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe, ["train", *arguments])
 
 
 FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
@@ -112,23 +118,82 @@ class _Resume:
 def _resume(arguments: Sequence[str]) -> None:
     """go on with an interrupted run: wingbar resume runs/a"""
     out = parse(_Resume, "resume", arguments).out
-    _run(*continued(out))
+    _run(*continued(out), ["resume", *arguments])
 
 
-def _run(config: Config, recipe: str) -> None:
-    """Train to the end, or until somebody stops it."""
+def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
+    """Train to the end, or until somebody stops it; on several devices, the same words in a process for each."""
     config = checked(config)
-    with working("starting"):
+    if config.run.devices > 1 and ranks() is None:
+        with working("starting"):
+            from wingbar.train.starting import start
+
+        start(config.run.devices, words)
+    with working("starting", quiet=rank() > 0):
         from wingbar.train.runs import run
 
     try:
         out = run(config, recipe=recipe).out
     except Interrupted as stop:
         _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
-    say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
+    if rank() == 0:
+        say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
-ON_DATA: dict[str, Callable[[Sequence[str]], None]] = {"check": check_data, "pick": pick_data}
+def _evaluate(arguments: Sequence[str]) -> None:
+    """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
+    asked = parse(Evaluate, "evaluate", arguments)
+    wanted.resolve(asked)
+    from wingbar.evaluate.compare import tell
+    from wingbar.evaluate.sitting import examine
+
+    examined = examine(asked)
+    tell(Terminal(), examined.rows)
+    say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+
+
+def _show(arguments: Sequence[str]) -> None:
+    """draw pictures: wingbar show runs/a [pairs cam spread curves neighbours map]"""
+    asked = parse(showing.Show, "show", arguments)
+    showing.resolve(asked)
+    from wingbar.show.drawing import draw_pictures
+
+    for path in draw_pictures(asked):
+        say(str(path))
+
+
+def _report(arguments: Sequence[str]) -> None:
+    """one HTML file about runs, to look at and to send: wingbar report runs/a [runs/b …] --out report.html"""
+    asked = parse(reporting.AskedReport, "report", arguments)
+    reporting.resolve(asked)
+    from wingbar.show.report.writing import write_report
+
+    path = write_report(asked, paper=scores()).path
+    say(f"{path}, {readable_size(path.stat().st_size)}: open it in a browser; it needs no network and nothing else.")
+
+
+def _reproduce(arguments: Sequence[str]) -> None:
+    """the paper's tables beside ours: wingbar reproduce main --data cub200=data/ [--dry-run]"""
+    asked = parse(reproduction.Reproduce, "reproduce", arguments)
+    reproduction.check(asked)
+    from wingbar.reproduce.session import work_through
+
+    work_through(asked)
+
+
+def _check_data(arguments: Sequence[str]) -> None:
+    """look for what is wrong with a data set: wingbar data check photos/"""
+    asked = parse(Check, "data check", arguments)
+    out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
+    check_asked(asked, out)
+    from wingbar.evaluate.doctor.check import check
+    from wingbar.evaluate.doctor.words import tell
+
+    settings = {key: value for key, value in vars(asked).items() if key not in ("path", "out")}
+    tell(check(asked.path, out=out, **settings), out, Terminal())
+
+
+ON_DATA: dict[str, Callable[[Sequence[str]], None]] = {"check": _check_data, "pick": pick_data}
 
 
 def _data(arguments: Sequence[str]) -> None:
@@ -143,22 +208,33 @@ def _data(arguments: Sequence[str]) -> None:
     ON_DATA[name](rest)
 
 
+def _completion(arguments: Sequence[str]) -> None:
+    """commands and options by the Tab key: wingbar completion bash | zsh"""
+    others = {name: command for name, command in COMMANDS.items() if command is not _completion}
+    complete(
+        arguments, others, {"bench": tuple(BENCHES), "data": tuple(ON_DATA), "cache": tuple(KINDS)}, tuple(RECIPES)
+    )
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
     "train": _train,
     "resume": _resume,
-    "evaluate": evaluate,
+    "evaluate": _evaluate,
     "embed": embed,
     "search": search,
     "classify": classify,
-    "show": show,
-    "report": report,
+    "explore": explore,
+    "show": _show,
+    "report": _report,
     "export": export,
-    "reproduce": reproduce,
+    "reproduce": _reproduce,
     "bench": bench,
     "cache": cache,
     "data": _data,
+    "doctor": doctor,
+    "completion": _completion,
 }
 
 
@@ -168,7 +244,7 @@ def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
 
 
 def _help() -> str:
-    lines = [f"  wingbar {name:<9} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
+    lines = [f"  wingbar {name:<10} {inspect.getdoc(command)}" for name, command in COMMANDS.items()]
     return "\n".join(
         ["Encoders that tell look-alikes apart, from unlabelled images.\n", *lines, "\nAny command takes --help."]
     )
@@ -184,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     share_cores()
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        refuse_several()
+        refuse_several(command)
         if command not in COMMANDS:
             raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}")
         COMMANDS[command](rest)
@@ -210,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _fail(error: Exception, *, code: int) -> NoReturn:
     """Say what happened, and what can be done about it, on one line."""
+    after_the_first()
     sentences = (str(part).rstrip(".") for part in (error, *getattr(error, "__notes__", ())))
     aside(f"wingbar: {'. '.join(sentences)}")
     sys.exit(code)

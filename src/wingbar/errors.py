@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-__all__ = ["Collapsed", "Interrupted", "NonFiniteLoss", "UserError", "known"]
+__all__ = ["Collapsed", "Interrupted", "NonFiniteLoss", "UserError", "known", "on_one_line"]
 
 
 class UserError(ValueError):
@@ -38,3 +38,8 @@ def known(what: str, name: str, offered: Collection[str]) -> None:
         close = difflib.get_close_matches(name, offered, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(offered) or 'none'}"
         raise UserError(f"there is no {what} {name!r}; {hint}")
+
+
+def on_one_line(error: BaseException) -> str:
+    """What an error says, for a sentence: other libraries' errors can be pages."""
+    return " ".join(str(error).split())

@@ -1,18 +1,34 @@
-"""Files that are written atomically, records that grow by whole lines, and places where either can be."""
+"""Files that are written atomically, tables among them, records that grow by whole lines, places for either."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from wingbar.errors import UserError
 
-__all__ = ["Line", "NotWritten", "append", "atomic", "check_place", "read_lines", "remove_partial", "write_text"]
+__all__ = [
+    "Line",
+    "NotWritten",
+    "append",
+    "atomic",
+    "check_place",
+    "escaped",
+    "plain",
+    "read_lines",
+    "refuse_bomb",
+    "remove_partial",
+    "table_text",
+    "write_text",
+]
 
 Line = dict[str, Any]  # of a record
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -55,6 +71,17 @@ def atomic(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def refuse_bomb(path: Path) -> None:
+    """Refuse a zip archive that promises more than it has: ours, NumPy's and torch's are never compressed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            promised, there = sum(one.file_size for one in archive.infolist()), path.stat().st_size
+    except Exception:  # no archive, or a damaged one: whoever reads it says so
+        return
+    if promised > there:
+        raise UserError(f"{path} has {there:,} bytes and unpacks to {promised:,}; save it without compression")
+
+
 def write_text(path: Path, text: str) -> None:
     """A text file, atomically, always UTF-8: what is no text in a file's name becomes an escape that JSON reads."""
     with atomic(path) as file:
@@ -87,6 +114,44 @@ def _of_the_system(error: BaseException | None) -> OSError | None:
     return error
 
 
+# --- tables that a spreadsheet may open: no cell is a formula, whatever files and classes are called -----------------
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what spreadsheets take for the beginning of one
+
+
+def escaped(cell: str) -> str:
+    """The cell behind an apostrophe, if it begins like a formula, or like one behind apostrophes.
+
+    >>> escaped("=1+1"), escaped("robin")
+    ("'=1+1", 'robin')
+    """
+    return f"'{cell}" if cell.lstrip("'").startswith(FORMULA) else cell
+
+
+def plain(cell: str) -> str:
+    """What was escaped, as it was.
+
+    >>> plain(escaped("'-a")), plain("'t Harde")
+    ("'-a", "'t Harde")
+    """
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA) else cell
+
+
+def table_text(head: Sequence[str], rows: Iterable[Sequence[str | float]], *, decimals: int = 4) -> str:
+    """A table as CSV: words are escaped, whole numbers stay as they are, others have so many decimals."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    for row in (head, *rows):
+        writer.writerow([_cell(cell, decimals) for cell in row])
+    return text.getvalue()
+
+
+def _cell(cell: str | float, decimals: int) -> str:
+    if isinstance(cell, str):
+        return escaped(cell)
+    return str(cell) if isinstance(cell, int) else f"{cell:.{decimals}f}"
+
+
 # --- records: JSON lines, only ever appended -------------------------------------------------------------------------
 
 
@@ -111,6 +176,6 @@ def read_lines(path: Path) -> list[Line]:
     """The lines of a record, none if there is no file; half ones are passed over."""
     lines = []
     for text in path.read_bytes().splitlines() if path.exists() else []:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):  # the latter for brackets without end
             lines.append(json.loads(text))
-    return lines
+    return [line for line in lines if isinstance(line, dict)]

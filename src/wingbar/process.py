@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from wingbar.errors import UserError
+from wingbar.terminal import aside
 
-__all__ = ["keep_memory", "refuse_several", "share_cores"]
+__all__ = [
+    "after_the_first",
+    "keep_memory",
+    "rank",
+    "ranks",
+    "refuse_several",
+    "restarted",
+    "share_cores",
+    "stop_signals",
+]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
+SHARED = ("train", "resume")  # commands that several processes do together
+PATIENCE = 3.0  # seconds
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how torch's threads wait for each other
 
 
@@ -34,13 +50,57 @@ def share_cores() -> None:
     """
     if not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    if ranks():  # torch's advice and its sockets' complaints would be said by each
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
-def refuse_several() -> None:
-    """Refuse to be one of several processes that torchrun started: all would do the same work in the same folder."""
-    count = os.environ.get("WORLD_SIZE", "1")
-    if count != "1" and "RANK" in os.environ:
+def ranks() -> int | None:
+    """How many processes torchrun, or we in its place, have started of which this is one; None: nobody has."""
+    return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None
+
+
+def rank() -> int:
+    """Which of them this is; the first one writes and speaks."""
+    return int(os.environ["RANK"]) if ranks() else 0
+
+
+def restarted() -> bool:
+    """Whether torchrun has started them anew, after one of them was lost."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+def refuse_several(command: str) -> None:
+    """Refuse to do in several processes what one does: all would do the same work in the same folder."""
+    if command not in SHARED and (ranks() or 1) > 1:
         raise UserError(
-            f"torchrun started {count} processes, but wingbar trains in one; start it without torchrun, "
+            f"torchrun started {ranks()} processes, but wingbar {command} works in one; start it without torchrun, "
             "or with --nproc-per-node 1"
         )
+
+
+def after_the_first() -> None:
+    """Before a mistake is told that every process has found: the others wait, and are ended by whoever started them."""
+    if rank():
+        time.sleep(PATIENCE)
+
+
+@contextmanager
+def stop_signals(*, alone: bool) -> Iterator[Callable[[], int]]:
+    """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
+    received: list[int] = []
+
+    def remember(number: int, frame: Any) -> None:
+        received.append(number)
+        if not alone:  # whoever started the ranks passes on what they were all sent already, and can kill them
+            return
+        signal.signal(number, before[number])  # a second one is obeyed at once
+        aside("finishing this step, then saving; once more to quit at once")
+
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # outside the main thread nobody can send us signals
+        before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: received[0] if received else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from wingbar.errors import UserError
 from wingbar.files import atomic
 
-__all__ = ["save_tensors"]
+__all__ = ["load_tensors", "open_tensors", "save_tensors"]
 
 ALIGNED = 8  # bytes: where the first tensor begins, and how long the header's length is
 
@@ -21,6 +23,20 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping
     content = save({name: found.detach().cpu().contiguous() for name, found in tensors.items()}, dict(metadata or {}))
     with atomic(path) as file:
         file.write_bytes(_sorted(content))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file, on the CPU; UserError if it is none or damaged."""
+    return open_tensors(path)[0]
+
+
+def open_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors in a file, and its metadata."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, MemoryError) as error:
+        raise UserError(f"{path} cannot be read as safetensors ({error}); is it complete?") from error
 
 
 def _sorted(content: bytes) -> bytes:

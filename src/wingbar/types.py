@@ -250,6 +250,10 @@ class Seen(NamedTuple):
 class Views(Protocol):
     """Random augmentation of whole batches: stored bytes to normalised views.
 
+    One that can make the views of some rows alone has `some` as well, by which each of the processes that share a batch
+    makes its own: `aspect` and `index` are the whole batch's there, and so is what is drawn; `lookup` gives the images
+    of rows. Without it all views are made, and the others' thrown away.
+
     One that is an `nn.Module` has its state moved, saved and resumed with the method's; one that has `after_step(step,
     method)` is told after every step, and may look at the method to change that state. What that returns, facts by
     name, goes into the record.

@@ -25,6 +25,7 @@ SMALL = {
     "pairs.decoder.name": "tiny",
     "pairs.decoder.epochs": 1,
     "optim.warmup": 0.0,
+    "optim.heads": 0.0,
     "run.epochs": 1,
     "run.log_every": 1,
     "run.device": "cpu",
@@ -36,7 +37,8 @@ SMALL = {
 def test_recipe_runs_two_steps_and_round_trips(name, tmp_path):
     recipe = RECIPES[name]()
     side = 48 if {"lcr", "sam"} & {part.name for part in recipe.wrappers} else 32  # they choose among places of a map
-    small = {**SMALL, "data.size": side, "data.stored": side}
+    trunk = "timm/test_vit" if "vit" in recipe.encoder.name else SMALL["encoder.name"]
+    small = {**SMALL, "data.size": side, "data.stored": side, "encoder.name": trunk}
     config = changed(recipe, {**fitting(small, recipe), "run.out": str(tmp_path / "run")})
     result = run(config, recipe=name, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

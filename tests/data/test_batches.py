@@ -1,8 +1,10 @@
-"""A batch is a function of (seed, step, part, rank), whatever happened before."""
+"""A batch is a function of (seed, step, part), whatever happened before; ranks share it."""
 
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,10 +13,14 @@ from torch import Tensor
 
 from wingbar.data import batches as batches_module
 from wingbar.data import views
-from wingbar.data.batches import Batches, fold
+from wingbar.data.batches import Batches, Sight, fold
+from wingbar.data.composite import BACKGROUNDS
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.types import Batch
+from wingbar.methods.ccrop import LocatedCrops
+from wingbar.methods.cvsa_like import SwappedForegrounds
+from wingbar.methods.dilo import Composites
+from wingbar.types import Batch, Views
 
 COUNT = 23
 
@@ -109,22 +115,58 @@ def test_parts_together_are_the_whole_batch(store, parts):
     assert torch.equal(torch.cat([part.image for part in cut]), whole.image)
 
 
-def test_noise_differs_between_seeds_steps_parts_and_ranks(store):
-    found = [
-        part.seed
-        for seed, rank in product(range(2), range(3))
-        for step in range(5)
-        for part in batches(store, seed=seed, rank=rank, parts=2)(step)
-    ]
-    assert len(set(found)) == len(found) == 2 * 3 * 5 * 2
+def test_noise_differs_between_seeds_steps_and_parts(store):
+    found = [part.seed for seed in range(2) for step in range(5) for part in batches(store, seed=seed, parts=2)(step)]
+    assert len(set(found)) == len(found) == 2 * 5 * 2
     for seed in found:
         torch.Generator().manual_seed(seed)
 
 
-def test_views_differ_between_parts_and_ranks(store):
+def test_views_differ_between_parts(store):
     twice = store._replace(images=store.images[:1].expand(COUNT, -1, -1, -1), aspect=store.aspect[:1].expand(COUNT))
-    made = [part.views[0][0] for rank in range(2) for part in batches(twice, rank=rank, parts=2)(0)]
-    assert not any(torch.equal(made[i], made[j]) for i in range(4) for j in range(i))
+    one, other = (part.views[0][0] for part in batches(twice, parts=2)(0))
+    assert not torch.equal(one, other)
+
+
+def makers(store: Store) -> dict[str, Views]:
+    """Every kind of views, and one that knows nothing of ranks."""
+    augment, maps = views.moco(size=16), store.images[:, 0]
+    sight = Sight(store, lambda: iter(()), per_epoch=1, epochs=1)
+    composites = {
+        f"dilo {name}": Composites(augment, maps, ground, p=0.5, blur_p=0.5, blur=1.0)
+        for name, ground in BACKGROUNDS.items()
+    }
+    return {
+        "moco": augment,
+        "multicrop": views.multicrop(size=16, local=2, local_size=8),
+        "ccrop": LocatedCrops(augment, sight, every=0, threshold=0.1, beta=0.6),
+        "cvsa": SwappedForegrounds(augment, maps, smallest=0.5),
+        "unaware": partial(augment),
+        **composites,
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [*("moco", "multicrop", "ccrop", "cvsa", "unaware"), *(f"dilo {b}" for b in BACKGROUNDS)]
+)
+def test_ranks_have_the_rows_of_the_whole_batch(name, store):
+    """Put together, part by part, the batches of three ranks are the one of one process, bit for bit."""
+    whole = Batches(store, makers(store)[name], plain, size=12, parts=2)
+    shares = [replace(whole, rank=rank, ranks=3) for rank in range(3)]
+    for part, alone in enumerate(whole(1)):
+        shared = [share(1)[part] for share in shares]
+        assert {one.seed for one in shared} == {alone.seed}
+        assert torch.equal(torch.cat([one.index for one in shared]), alone.index)
+        assert torch.equal(torch.cat([one.image for one in shared]), alone.image)
+        for kind in ("views", "saliency"):
+            together = map(torch.cat, zip(*(getattr(one, kind) for one in shared), strict=True))
+            for found, expected in zip(together, getattr(alone, kind), strict=True):
+                assert torch.equal(found, expected)
+
+
+def test_a_batch_that_ranks_cannot_share_alike_is_refused(store):
+    with pytest.raises(UserError, match="in 2 parts cannot be shared by 4 ranks"):
+        batches(store, size=12, parts=2, ranks=4)
 
 
 def test_fold_keeps_numbers_and_their_order_apart():

@@ -17,10 +17,9 @@ from wingbar.cli import main
 from wingbar.data import cache as cache_module
 from wingbar.data import contents, locks
 from wingbar.data import entry as entry_module
-from wingbar.data.cache import Reporter, cached
+from wingbar.data.cache import Reporter, cached, kept
 from wingbar.data.datasets import load
 from wingbar.data.entry import cache_root, check_images, read_parts
-from wingbar.data.kept import kept
 from wingbar.data.listing import Listing
 from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, decode, find_images

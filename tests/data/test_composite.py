@@ -29,12 +29,15 @@ def maps(count: int, side: int) -> torch.Tensor:
     return torch.randint(256, (count, side, side), dtype=torch.uint8, generator=seeded(1))
 
 
+ALL = slice(None)  # rows of the batch
+
+
 def pil(image: torch.Tensor) -> Image.Image:
     return Image.fromarray(image.movedim(0, -1).numpy() if image.ndim == 3 else image.numpy())
 
 
 def test_a_composite_is_pillows_byte_for_byte():
-    images, saliency, levels = pictures(6, 32), maps(6, 32), grey_ground(pictures(6, 32), seeded(2))
+    images, saliency, levels = pictures(6, 32), maps(6, 32), grey_ground(pictures(6, 32).__getitem__, 6, seeded(2), ALL)
     found = composite(images, saliency[:, None] / 255, levels)
     for row in range(6):
         ground = Image.new("RGB", (32, 32), (int(levels[row]),) * 3)
@@ -51,7 +54,7 @@ def test_a_map_is_blurred_as_by_scipy():
 
 
 def test_grey_levels_reach_from_0_to_254_and_other_images_are_others():
-    levels = grey_ground(torch.empty(20000, 3, 1, 1, dtype=torch.uint8), seeded())
+    levels = grey_ground(pictures(1, 1).__getitem__, 20000, seeded(), ALL)
     assert levels.unique().tolist() == list(range(255))
     for seed in range(9):
         rows = others(5, seeded(seed))
@@ -66,7 +69,9 @@ def test_only_the_background_changes_in_a_share_of_views_drawn_apart(name):
     images, saliency = pictures(count, 8), torch.zeros(count, 8, 8, dtype=torch.uint8)
     saliency[:, 2:6, 2:6] = 255
     make = Composites(crops(size=8), saliency, BACKGROUNDS[name], p=0.3, blur_p=0.0, blur=1.0)
-    first, second = (make.changed(images, saliency[:, None] / 255, seeded(seed)) for seed in (0, 1))
+    first, second = (
+        make.changed(images.__getitem__, saliency[:, None] / 255, count, seeded(seed), ALL) for seed in (0, 1)
+    )
     assert torch.equal(first[..., 2:6, 2:6], images[..., 2:6, 2:6])
     changed = [(each != images).flatten(1).any(1) for each in (first, second)]
     tolerance = 4 * math.sqrt(0.3 * 0.7 / count)
@@ -128,7 +133,7 @@ def slow_swap(images, saliency, boxes, pasting, partner):
 def test_a_swap_is_its_slow_twin():
     images, saliency = pictures(3, 12), maps(3, 12) / 255
     boxes = torch.tensor([[0.25, 0.0, 0.5, 0.75], [0.0, 0.0, 1.0, 1.0], [0.5, 0.25, 0.25, 0.25]])
-    made, where = swapped(images, saliency[:, None], boxes, seeded(4), scale=(0.5, 1.0))
+    made, where = swapped(images.__getitem__, saliency[:, None], boxes, seeded(4), scale=(0.5, 1.0), own=ALL)
     again = seeded(4)
     unit, across, down = torch.rand(3, 3, generator=again)
     factor = 0.5 + 0.5 * unit

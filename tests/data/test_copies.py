@@ -29,7 +29,7 @@ from test_readers import (
     write_pets,
 )
 
-from wingbar.data import signs
+from wingbar.data import layouts
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
 from wingbar.data.readers import read
@@ -93,7 +93,7 @@ def test_kaggles_gtsrb_is_read_like_the_official_one(tmp_path):
 
 
 def test_the_papers_subset_is_the_same_in_every_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(signs, "PAPER", {"train": 9, "test": 2})
+    monkeypatch.setattr(layouts, "PAPER", {"train": 9, "test": 2})
     write_kaggle_signs(tmp_path / "kaggle", seed=1)
     write_gtsrb(tmp_path / "official")
     for seed in range(3):

@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from wingbar.config.settings import Config, changed
-from wingbar.data import layouts, readers, signs
+from wingbar.data import layouts, readers
 from wingbar.data.guess import guess
 from wingbar.data.listing import Listing, allot, draw, hold_out
 from wingbar.data.readers import DATASETS, read
@@ -486,7 +486,7 @@ def test_the_subset_is_the_same_for_a_seed_and_another_for_another():
 
 
 def test_the_papers_subset_of_a_tree(tree, monkeypatch):
-    monkeypatch.setattr(signs, "PAPER", {"train": 9, "test": 2})
+    monkeypatch.setattr(layouts, "PAPER", {"train": 9, "test": 2})
     root = tree("gtsrb")
     train, test = (read("gtsrb", root, split, subset="paper", seed=3) for split in SPLITS)
     assert Counter(train.labels.tolist()) == {0: 6, 1: 3}  # of 12 and 6: two whole tracks, and one

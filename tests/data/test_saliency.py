@@ -25,8 +25,7 @@ from wingbar.data.saliency import (
     threshold,
     with_saliency,
 )
-from wingbar.data.store import Store, decode
-from wingbar.data.subset import take
+from wingbar.data.store import Store, decode, take
 from wingbar.errors import UserError
 
 

@@ -20,8 +20,7 @@ from wingbar.cli import main
 from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
-from wingbar.evaluate.doctor.check import check
-from wingbar.evaluate.doctor.folder import TwinMatch, contact_sheet
+from wingbar.evaluate.doctor.check import TwinMatch, check, contact_sheet
 from wingbar.evaluate.doctor.report import LISTED, RELATIONS, DataReport, to_json
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.weights import image_size

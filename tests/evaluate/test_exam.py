@@ -21,8 +21,7 @@ from wingbar.data.datasets import lookalike_store
 from wingbar.evaluate import Evaluate, Subject, examine
 from wingbar.evaluate.options import Data, Labels, Paper, RetrievalOptions
 from wingbar.evaluate.subject import prepared
-from wingbar.metrics.batchnorm import recalibrate
-from wingbar.metrics.features import embed_images
+from wingbar.metrics.features import embed_images, recalibrate
 from wingbar.metrics.intervals import wilson
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import wingbar
+from wingbar.config.recipes import recipe_named
 from wingbar.data import views
 from wingbar.data.datasets import look_alikes, lookalike_store
 from wingbar.data.geometry import centre_boxes
@@ -20,11 +21,13 @@ from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import ON_REQUEST, PROTOCOL_NAMES, Data, Finetune, Labels, Paper
 from wingbar.evaluate.protocols import PROTOCOLS
 from wingbar.evaluate.wanted import chosen
+from wingbar.metrics import unlabelled
 from wingbar.metrics.attention import score_attention
 from wingbar.metrics.diagnosis import diagnose, read_record
 from wingbar.metrics.features import embed_images
 from wingbar.metrics.finetune import Tuning, choose_rate, finetune
 from wingbar.metrics.regions import drawn_regions
+from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import load_encoder
 
 BIRDS = {"side": 40, "classes": 3, "images": 24, "loud": 0.2}
@@ -68,6 +71,19 @@ def test_the_doctor_knows_features_and_record(trained, tmp_path):
     assert values == pytest.approx(expected.values, rel=1e-4)
     (said,) = [line for line in lines if line["metric"] == "doctor in words"]
     assert said["words"] == row.words and said["split"]["train"] and said["weights"]
+
+
+def test_the_doctor_says_what_is_known_without_labels(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(unlabelled, "LEAST", 24)  # images
+    row, _ = examined(trained, tmp_path / "out", "doctor")
+    train, device = lookalike_store("train", **BIRDS), torch.device("cpu")
+    torch.manual_seed(0)  # of the run
+    begun, prepare = build_encoder(recipe_named("try-moco").encoder.name).eval(), partial(views.centre, size=32)
+    after, before = (
+        embed_images(lambda x, e=encoder: e(x).vector, train, prepare, device=device)
+        for encoder in (encoder_of(trained), begun)
+    )
+    assert row.words[-1] == unlabelled.keep_or_not(after, before) != ""
 
 
 def test_attention_is_scored_in_the_regions_of_the_view(trained, tmp_path):

@@ -16,10 +16,9 @@ from torch.testing import assert_close
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.store import Store
 from wingbar.methods import METHODS
-from wingbar.reproduce.cells import NOT_IN_KEY
-from wingbar.reproduce.numerics import NUMERICS
+from wingbar.reproduce.cells import NOT_IN_KEY, NUMERICS
 from wingbar.train.loop import train
-from wingbar.train.stages import build_method, build_stages
+from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.types import Seen
 
 FOLDER = Path(__file__).parent
@@ -73,21 +72,29 @@ def exact(images: Tensor) -> Tensor:
     return images.double() / 64 - 2
 
 
-def curve(name: str) -> list[dict[str, float]]:
-    """Every loss term at each of the steps."""
+def stage(name: str, more: dict[str, object] | None = None, *, change=lambda method: None) -> Stage:
+    """What is trained first, with more settings if need be; `change` is done to the method before."""
     method, *around = combinations()[name]
     side = max(SIDES.get(wrapper, 32) for wrapper in ("", *around))
     chosen = {"method.name": method, "wrappers": around, "data.size": side, "data.stored": side + 8}
     config = changed(Config(), {**SETTINGS, **chosen})
     small = {f"method.{key}": value for key, value in METHODS[method].small.items()}
     small |= {f"{wrapper}.{key}": value for wrapper in around for key, value in METHODS[wrapper].small.items()}
-    config = changed(config, small)
-    (stage,) = build_stages(config, build_method(config).double(), images(side), torch.device("cpu"))
-    batches = replace(stage.batches, views=shifted, plain=lambda images, aspect: exact(images[:, :, 4:-4, 4:-4]))
+    config = changed(config, {**small, **(more or {})})
+    built = build_method(config).double()
+    change(built)
+    made, *_ = build_stages(config, built, images(side), torch.device("cpu"))
+    plain = lambda images, aspect: exact(images[:, :, 4:-4, 4:-4])  # noqa: E731
+    return made._replace(batches=replace(made.batches, views=shifted, plain=plain))
+
+
+def curve(name: str) -> list[dict[str, float]]:
+    """Every loss term at each of the steps."""
+    made = stage(name)
     lines: list[dict[str, float]] = []
     note = lambda step, outputs: lines.append({key: float(loss.detach()) for key, loss in outputs[0].losses.items()})  # noqa: E731
     steps = STEPS if name in FIRST else FEW
-    train(stage.method, batches, stage.optimizers, stage.schedule, start=0, stop=steps, after=[note])
+    train(made.method, made.batches, made.optimizers, made.schedule, start=0, stop=steps, after=[note])
     return lines
 
 

@@ -135,8 +135,8 @@ def test_a_region_nobody_shows_is_explained():
 
 def on_the_mark(encoder: Encoder, drawn: Drawn) -> dict[str, Attention]:
     size = drawn.images.shape[-1]
-    regions = drawn_regions(drawn, geometry.whole_boxes, size=size)
-    return score_attention(encoder, stored(drawn), regions, plain, views.moco(size=size))
+    mark = drawn_regions(drawn, geometry.whole_boxes, size=size)["mark"]
+    return score_attention(encoder, stored(drawn), {"mark": mark}, plain, views.moco(size=size, count=1))
 
 
 def test_labels_put_attention_on_the_mark_and_chance_does_not():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wingbar.errors import UserError
-from wingbar.metrics.batchnorm import copy_statistics, recalibrate
+from wingbar.metrics.features import copy_statistics, recalibrate
 from wingbar.models.trunks import build_encoder
 
 

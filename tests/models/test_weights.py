@@ -9,6 +9,7 @@ import pickle
 import urllib.request
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,55 @@ def test_checkpoint_of_another_library_is_understood(form, online, momentum, tmp
     encoder = encoder_with_weights("resnet18", str(tmp_path / "checkpoint.pth.tar"))
     assert_holds(encoder, online)
     assert encoder.layout == "pytorch" and encoder.training
+
+
+def of_dinov2(state):
+    """As its authors publish it: with a mask token."""
+    return {**state, "mask_token": torch.zeros(1, 384)}
+
+
+def of_dinov2_with_registers(state):
+    """The class token's position stands beside it, registers have another name."""
+    rest = {key: value for key, value in state.items() if key not in ("reg_token", "cls_token", "pos_embed")}
+    shift = torch.randn(1, 1, 384)
+    positions = torch.cat([shift, state["pos_embed"]], dim=1)
+    tokens = {"register_tokens": state["reg_token"], "cls_token": state["cls_token"] - shift, "pos_embed": positions}
+    return {**rest, **tokens, "mask_token": torch.zeros(1, 384)}
+
+
+def of_dinov3(state):
+    """Registers, scales and rotary positions under its authors' names."""
+    names = {"reg_token": "storage_tokens", "gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+    found = {}
+    for key, value in state.items():
+        *start, last = key.split(".")
+        found[".".join([*start, names.get(last, last)])] = value
+    return {**found, "mask_token": torch.zeros(1, 384), "rope_embed.periods": torch.ones(16)}
+
+
+AUTHORS = {
+    "DINOv2 in timm": ("vit_small_patch14_dinov2", dict),
+    "DINOv2": ("vit_small_patch14_dinov2", of_dinov2),
+    "DINOv2 with registers": ("vit_small_patch14_reg4_dinov2", of_dinov2_with_registers),
+    "DINOv3 in timm": ("vit_small_patch16_dinov3", dict),
+    "DINOv3": ("vit_small_patch16_dinov3", of_dinov3),
+}
+
+
+@pytest.mark.parametrize("layout", AUTHORS)
+def test_files_of_dinov2_and_dinov3_are_read_in_timms_layout_and_their_authors(layout, tmp_path, monkeypatch):
+    name, write = AUTHORS[layout]
+    monkeypatch.setattr(timm, "create_model", partial(timm.create_model, depth=1))  # all blocks are alike
+    torch.manual_seed(0)
+    trunk = timm.create_model(name, num_classes=0, dynamic_img_size=True).eval()
+    nn.init.normal_(trunk.cls_token)  # timm's is so small that a sum would lose it
+    torch.save(write(trunk.state_dict()), tmp_path / "weights.pth")
+    encoder = load_encoder(tmp_path / "weights.pth", name=f"timm/{name}")
+    image = torch.randn(1, 3, 112, 112)  # not their native size
+    with torch.no_grad():
+        encoded = encoder(image)
+        torch.testing.assert_close(encoded.vector, trunk(image))
+    assert encoded.map.shape == (1, 384, *2 * [8 if "patch14" in name else 7])
 
 
 def test_order_in_the_file_does_not_matter(online, momentum, tmp_path):

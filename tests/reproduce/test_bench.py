@@ -11,14 +11,12 @@ from torch.testing import assert_close
 from wingbar.config.sections import DataSettings as Settings
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.reproduce.bench import clock
-from wingbar.reproduce.bench.command import bench
+from wingbar.reproduce.bench import step
+from wingbar.reproduce.bench.command import CASES, BenchData, Step, Train, bench
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
-from wingbar.reproduce.bench.options import CASES, BenchData, Step, Train
-from wingbar.reproduce.bench.step import bench_step
+from wingbar.reproduce.bench.step import bench_step, bench_train
 from wingbar.reproduce.bench.table import BenchRow, bars, write_results
-from wingbar.reproduce.bench.train import bench_train
 from wingbar.train.stages import build_method
 from wingbar.types import Batch
 
@@ -88,13 +86,13 @@ def test_the_listing_is_a_method_that_trains():
 
 def test_warm_up_is_not_timed_and_the_median_counts(monkeypatch):
     now, calls = [0.0], []
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(step.time, "perf_counter", lambda: now[0])
 
     def work(repeat: int) -> None:
         calls.append(repeat)
         now[0] += {0: 100.0, 1: 100.0}.get(repeat, 0.001 * repeat)
 
-    timing = clock.time_repeats(work, repeats=5, warmup=2, device=torch.device("cpu"))
+    timing = step.time_repeats(work, repeats=5, warmup=2, device=torch.device("cpu"))
     assert calls == list(range(7))
     assert timing.ms == pytest.approx(4.0) and timing.quartiles == pytest.approx((3.0, 5.0))
     assert timing.gigabytes is None and timing.per_second(8) == pytest.approx(2000)
@@ -128,7 +126,7 @@ def test_bars_are_as_long_as_their_values():
 
 def test_ratios_of_a_step_are_those_of_its_times(tmp_path):
     cases = ("listing, PyTorch's defaults", "ours", "ours, fast", "MoCo v2")
-    rows = bench_step(Step("timm/test_resnet", size=64, batch=4, repeats=1, warmup=0, cases=cases, device="cpu"))
+    rows = bench_step(Step("timm/test_resnet", size=32, batch=4, repeats=1, warmup=0, cases=cases, device="cpu"))
     values = {row.name: row.values for row in rows}
     assert tuple(values) == cases
     for name in cases:

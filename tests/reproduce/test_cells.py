@@ -17,8 +17,8 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, _entry
-from wingbar.reproduce import cells, cost, plan
-from wingbar.reproduce.bench.clock import Timing
+from wingbar.reproduce import cells, plan
+from wingbar.reproduce.bench.step import Timing
 from wingbar.reproduce.cells import Cell, Splits, find_splits, make_cell
 from wingbar.reproduce.making import recorded_seconds
 from wingbar.reproduce.options import Reproduce
@@ -93,7 +93,7 @@ def test_the_initialisation_is_no_trained_cell_even_if_nothing_is_set(asked):
 
 def test_other_numerics_are_other_cells(asked, monkeypatch):
     before = cell(asked).key
-    monkeypatch.setattr("wingbar.reproduce.numerics.NUMERICS", 0)
+    monkeypatch.setattr("wingbar.reproduce.cells.NUMERICS", 0)
     assert cell(asked).key != before
 
 
@@ -171,7 +171,7 @@ def test_a_raised_entry_orphans_its_own_results_only(asked, monkeypatch):
 
 
 def test_figures_are_those_of_the_bench():
-    (figure,) = json.loads((Path(cost.__file__).parent / "speed.json").read_text())
+    (figure,) = json.loads((Path(plan.__file__).parent / "speed.json").read_text())
     bench = json.loads(BENCH.read_text())
     measured = {row["name"]: row["images/s"] for row in bench["rows"] if "images/s" in row}
     assert figure["gpu"] == bench["machine"]["gpu"] and figure["encoder"] == bench["options"]["encoder"]
@@ -180,9 +180,9 @@ def test_figures_are_those_of_the_bench():
 
 def on_an_h200(asked: Reproduce, recipe: str, monkeypatch) -> float:
     """Estimated seconds for a recipe with the paper's settings on a data set of CUB's size."""
-    monkeypatch.setattr(cost, "gpu_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(plan, "gpu_name", lambda device: "NVIDIA H200")
     birds = cell(asked, row=Row("", recipe))._replace(config=recipe_named(recipe))
-    return cost.remaining_seconds(birds._replace(splits=birds.splits._replace(images=5994)), {}, probe_epochs=100)
+    return plan.remaining_seconds(birds._replace(splits=birds.splits._replace(images=5994)), {}, probe_epochs=100)
 
 
 def test_an_estimate_is_near_what_was_measured(asked, monkeypatch):
@@ -195,15 +195,15 @@ def test_an_estimate_is_near_what_was_measured(asked, monkeypatch):
 
 def test_other_seeds_tell_best(asked, monkeypatch):
     lines = {"x": {"gpu": None, "train_seconds": 100.0, "evaluate_seconds": 11.0}}
-    assert cost.remaining_seconds(cell(asked), lines, probe_epochs=2) == 111.0
+    assert plan.remaining_seconds(cell(asked), lines, probe_epochs=2) == 111.0
 
 
 def test_an_unknown_machine_is_timed(asked, monkeypatch):
     """4 images in 2 s at 14 passes each are 28 passes a second."""
-    cost.TIMED.clear()
-    monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
+    plan.TIMED.clear()
+    monkeypatch.setattr(plan, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
     passes = 24 * (2 * 1 + 14 * 4) + 24 * 2 * 2  # decoder, training, probe
-    assert cost.remaining_seconds(cell(asked), {}, probe_epochs=2) == pytest.approx(passes / 28)
+    assert plan.remaining_seconds(cell(asked), {}, probe_epochs=2) == pytest.approx(passes / 28)
 
 
 def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
@@ -213,17 +213,17 @@ def test_what_is_done_need_not_be_done_again(asked, monkeypatch):
     out.mkdir(parents=True)
     (out / "metrics.jsonl").write_text('{"stage": "train", "epoch": 2.0, "step": 10}\n{"stage": "tr')
     # of 2 decoder passes and 4 epochs of 14, the decoder and two epochs are done: 30 of 58
-    assert cost.remaining_seconds(begun, lines, probe_epochs=2) == pytest.approx(60 * (1 - 30 / 58) + 10)
+    assert plan.remaining_seconds(begun, lines, probe_epochs=2) == pytest.approx(60 * (1 - 30 / 58) + 10)
 
 
 @pytest.fixture
 def timed(monkeypatch):
     """A machine that makes 28 passes a second."""
-    cost.TIMED.clear()
-    monkeypatch.setattr(cost, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
-    monkeypatch.setattr(cost, "step_passes", lambda config: 14)
+    plan.TIMED.clear()
+    monkeypatch.setattr(plan, "time_step", lambda config, **options: Timing(2000.0, (2000.0, 2000.0), None))
+    monkeypatch.setattr(plan, "step_passes", lambda config: 14)
     yield
-    cost.TIMED.clear()
+    plan.TIMED.clear()
 
 
 def planned(asked: Reproduce, **options) -> dict[tuple[str, int], float]:

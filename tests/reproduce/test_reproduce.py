@@ -22,7 +22,7 @@ from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss
 from wingbar.metrics.finetune import Tuning, finetune
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import weights_hash
-from wingbar.reproduce import cost, plan, runner
+from wingbar.reproduce import plan, runner
 from wingbar.reproduce.making import Made
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.results import read
@@ -285,7 +285,7 @@ def test_two_processes_cannot_be_at_one_cell(tmp_path):
 
 
 def test_a_dry_run_touches_nothing(maker, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cost, "_timed", lambda config: 28.0)
+    monkeypatch.setattr(plan, "_timed", lambda config: 28.0)
     main(command(tmp_path, "--dry-run"))
     assert not list(tmp_path.iterdir()) and not maker.made
     said = capsys.readouterr().out

@@ -15,12 +15,10 @@ from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import save_encoder, weights_hash
-from wingbar.show import ablations
-from wingbar.show.ablations import gather_ablations
-from wingbar.show.curves import gather_curves, note_on
+from wingbar.show import curves
+from wingbar.show.curves import gather_ablations, gather_curves, note_on
 from wingbar.show.figures.contents import Curve, Panel
-from wingbar.show.figures.curves import draw_curves
-from wingbar.show.figures.panels import Recorded, panels
+from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import DARK, LIGHT, save
 
 
@@ -118,8 +116,8 @@ WAY = {"split": {"test": "x"}, "bn": "as-trained", "view": "centre", "size": 32,
 @pytest.fixture
 def evaluated(tmp_path, monkeypatch):
     """Makes runs with a score each; an encoder's weights are named by its file."""
-    monkeypatch.setattr(ablations, "load_encoder", lambda path: path)
-    monkeypatch.setattr(ablations, "weights_hash", str)
+    monkeypatch.setattr(curves, "load_encoder", lambda path: path)
+    monkeypatch.setattr(curves, "weights_hash", str)
 
     def make(name, settings, score, **changes):
         folder = make_run(tmp_path / name, settings)

@@ -18,9 +18,8 @@ from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Setting, Subject
 from wingbar.show.figures.contents import Flock
-from wingbar.show.figures.map import draw_map, room_beside
 from wingbar.show.figures.style import DARK, LIGHT, save
-from wingbar.show.map import PROJECTIONS, gather_flock, pca
+from wingbar.show.map import PROJECTIONS, draw_map, gather_flock, pca, room_beside
 
 
 @pytest.fixture

@@ -27,10 +27,9 @@ from contents_for_reports import (
 from PIL import Image
 
 from wingbar.show.figures.contents import Curve, Panel
-from wingbar.show.report.charts import panel_json, spreads_json
 from wingbar.show.report.contents import Figures
 from wingbar.show.report.figures import MOST_POINTS, flocks_json, pairs_json
-from wingbar.show.report.page import make_page, plain, report_json
+from wingbar.show.report.page import make_page, panel_json, plain, report_json, spreads_json
 from wingbar.show.report.sheets import make_sheet
 from wingbar.terminal import printable
 

@@ -27,7 +27,7 @@ from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.options import Data
 from wingbar.files import NotWritten
 from wingbar.show.options import Map
-from wingbar.show.report import gather, writing
+from wingbar.show.report import writing
 from wingbar.show.report.contents import Figures
 from wingbar.show.report.options import AskedReport
 from wingbar.show.report.origin import settings_of, train_command
@@ -123,7 +123,7 @@ def test_all_figures_are_there(written):
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    monkeypatch.setattr(gather, "gather_figures", lambda *everything: Figures())
+    monkeypatch.setattr(writing, "gather_figures", lambda *everything: Figures())
 
 
 def test_what_is_on_record_is_not_measured_again(runs, written, without_pictures):
@@ -193,7 +193,7 @@ def test_commands_in_the_report_are_of_its_runs(runs, written):
 def test_options_of_a_report_are_in_its_command():
     asked = AskedReport(("a b",), map=Map(points=9), bn="initial", data=Data(root="my birds", cache=False), quiet=True)
     candidate = Candidate("a b", None, None, 64, "try-moco", recipe_named("try-moco"))
-    lines = [shlex.split(one.line) for one in gather._commands([candidate], ["a b"], asked, Path("it's.html"))]
+    lines = [shlex.split(one.line) for one in writing._commands([candidate], ["a b"], asked, Path("it's.html"))]
     assert tyro.cli(AskedReport, args=lines[2][2:]) == dataclasses.replace(asked, out=Path("it's.html"), quiet=False)
     assert lines[1] == ["wingbar", "evaluate", "a b", "--bn", "initial", "--data.root", "my birds", "--data.no-cache"]
 

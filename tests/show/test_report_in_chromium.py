@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from contents_for_reports import HOSTILE, some_report
 
-from wingbar.show.report.charts import panel_json
-from wingbar.show.report.page import make_page
+from wingbar.show.report.page import make_page, panel_json
 
 playwright = pytest.importorskip("playwright.sync_api", reason='pip install -e ".[browser]"')
 

@@ -12,13 +12,11 @@ from PIL import Image
 
 from wingbar.errors import UserError
 from wingbar.files import NotWritten
-from wingbar.show.figures.cam import laid_over
-from wingbar.show.figures.cells import TextCell, draw_cells
+from wingbar.show.figures.cells import TextCell, draw_cells, draw_ladder, draw_pairs, laid_over
 from wingbar.show.figures.contents import Ladder, Neighbourhood, Pairs, Ranking
-from wingbar.show.figures.neighbours import draw_ranking
-from wingbar.show.figures.pairs import draw_ladder, draw_pairs
 from wingbar.show.figures.sheet import drawable, sheet, shortened
 from wingbar.show.figures.style import DARK, LIGHT, THEMES, figure, save
+from wingbar.show.neighbours import draw_ranking
 
 SEED = torch.Generator().manual_seed(0)
 

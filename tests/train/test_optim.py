@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import doctest
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +22,8 @@ from torchvision import models
 
 from wingbar.errors import UserError
 from wingbar.methods.schedules import linear, rising
-from wingbar.models.encoder import layers_of
+from wingbar.models.encoder import layers_of, patch_embedding
+from wingbar.models.trunks import build_encoder
 from wingbar.train import optim
 from wingbar.train.optim import Factors, Optimizers, Rule, Schedule, build_optimizers
 from wingbar.types import ParamGroup
@@ -304,6 +306,25 @@ def test_layer_decay_is_timms(name: str):
         names[id(one)]: (group["lr_scale"], group["weight_decay"]) for group in theirs for one in group["params"]
     }
     assert rates(trunk, 0.7, spare=True) == expected and len({lr for lr, _ in expected.values()}) > 2
+
+
+def test_the_patch_embedding_is_slower_than_its_layer_as_in_dinov2():
+    encoder = build_encoder("timm/test_vit")
+    parameters, slow = list(encoder.parameters()), patch_embedding(encoder)
+    rule = Rule(lr=1.0, encoder=0.5, layer_decay=0.5, patches=0.2, spare=True, name="adamw")
+    built = build_optimizers([ParamGroup("encoder", parameters)], rule, layers=layers_of(encoder.trunk), patches=slow)
+    names = {id(parameter): name for name, parameter in encoder.trunk.named_parameters()}
+    found = {names[id(one)]: group["initial_lr"] for group in built.groups for one in group["params"]}
+    depth = len(encoder.trunk.blocks)
+
+    def rate(name: str) -> float:  # the last norm belongs to the last block; DINOv2's multiplier comes on top
+        block = re.match(r"blocks\.(\d+)", name)
+        layer = int(block[1]) + 1 if block else depth if name.startswith("norm") else 0
+        return 0.5 * 0.5 ** (depth - layer) * (0.2 if "patch_embed" in name else 1.0)
+
+    assert found == pytest.approx({name: rate(name) for name in names.values()})
+    with pytest.raises(UserError, match=r"no patch embedding.*optim\.patches"):
+        patch_embedding(build_encoder("timm/test_resnet"))
 
 
 def test_layer_decay_of_a_torchvision_resnet_by_hand():

@@ -151,7 +151,7 @@ def test_a_base_method_has_curves_only(birds, tmp_path, impatient):
 
 def test_an_interrupted_run_leaves_whole_pictures(birds, tmp_path, impatient, monkeypatch):
     asked = iter([False] * 5 + [True])
-    monkeypatch.setattr(runs, "_signals", lambda: nullcontext(lambda: next(asked)))
+    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: next(asked)))
     with pytest.raises(Interrupted):
         run(config(tmp_path / "run"), store=birds, quiet=True)
     assert drawn(tmp_path / "run") == FILES

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
+from functools import cache
 
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from wingbar import cli, resume, run
+from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.data.datasets import lookalike_store
+from wingbar.data.store import take
 from wingbar.errors import Collapsed, Interrupted
 from wingbar.methods.losses import negative_cosine
+from wingbar.metrics import unlabelled
 from wingbar.metrics.diagnosis import diagnose, read_record, signs_of
 from wingbar.metrics.features import embed_store
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.verdicts import judge
 from wingbar.models.trunks import build_encoder
-from wingbar.train import checkpoint, machine, runs
+from wingbar.models.weights import save_encoder
+from wingbar.train import checkpoint, machine, runs, watch
 from wingbar.train.stages import build_method, plain_images
 from wingbar.train.watch import CollapseAlarm, build_looks
 
@@ -79,15 +86,29 @@ def spoil(monkeypatch, change):
     monkeypatch.setattr(runs, "build_method", build)
 
 
-@pytest.mark.parametrize("settings", [SIMSIAM, MOCO], ids=["simsiam", "moco"])
-def test_a_healthy_training_is_called_healthy(settings, birds, tmp_path, capsys):
-    settings = config(tmp_path / "run", {**BIRDS, **settings, "run.doctor": len(birds.images)})
-    result = run(settings, store=birds)
-    assert "collapsed" not in capsys.readouterr().err
-    features = embed_store(result.method, birds, plain_images(settings))
+@pytest.fixture(scope="module")
+def healthy(birds, tmp_path_factory):
+    """A method's training that goes well, and what it said, once for all tests."""
+
+    @cache
+    def trained(name):
+        settings = {**BIRDS, **{"simsiam": SIMSIAM, "moco": MOCO}[name], "run.doctor": len(birds.images)}
+        said = io.StringIO()
+        with redirect_stderr(said):
+            result = run(config(tmp_path_factory.mktemp(name) / "run", settings), store=birds)
+        return result, said.getvalue()
+
+    return trained
+
+
+@pytest.mark.parametrize("name", ["simsiam", "moco"])
+def test_a_healthy_training_is_called_healthy(name, healthy, birds):
+    result, said = healthy(name)
+    assert "collapsed" not in said
+    features = embed_store(result.method, birds, plain_images(read_config(result.out / "config.json")))
     with torch.no_grad():
         embeddings = result.method.project(features)
-    found = diagnose(features, embeddings=embeddings, record=read_record(tmp_path / "run"))
+    found = diagnose(features, embeddings=embeddings, record=read_record(result.out))
     assert (found.verdict, found.sentences) == ("healthy", ("Nothing points to a collapse.",))
     assert found.values["rank"] == pytest.approx(lines(result.out)[-1]["doctor/rank"], rel=1e-4)
 
@@ -119,14 +140,37 @@ def test_simsiam_without_stop_gradient_is_noted_once(birds, tmp_path, monkeypatc
     assert (tmp_path / "run" / "encoder.safetensors").exists()
 
 
-def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(birds, tmp_path, capsys):
+def test_training_that_spoils_a_good_encoder_is_noted_after_its_first_epoch(healthy, birds, tmp_path, capsys):
     """Frozen BatchNorm and four times the rate, from an encoder that MoCo has trained."""
-    good = run(config(tmp_path / "good", {**BIRDS, **MOCO}), store=birds, quiet=True).out / "encoder.safetensors"
+    good = healthy("moco")[0].out / "encoder.safetensors"
     rash = {**BIRDS, **MOCO, "encoder.weights": str(good), "encoder.batchnorm": "frozen", "optim.lr": 0.12}
     run(config(tmp_path / "run", {**rash, "run.epochs": 1}), store=birds)
     said = capsys.readouterr().err
     assert said.count("note: the encoder has collapsed after epoch 1.") == 1
     assert judge(signs_of(lines(tmp_path / "run")[-1])).verdict == "warning"  # nothing else would have told
+
+
+def test_a_training_ends_with_what_is_known_of_it_without_labels(birds, tmp_path, monkeypatch, capsys):
+    few, encoder = take(birds, torch.arange(64)), build_encoder(recipe_named("try-moco").encoder.name)
+    save_encoder(encoder, tmp_path / "begun.safetensors", size=32)
+    settings = {**MOCO, "data.batch": 32, "run.epochs": 1, "run.doctor": 0, "run.pictures_every": 0}
+    begun = {"encoder.weights": str(tmp_path / "begun.safetensors")}
+    run(config(tmp_path / "few", {**settings, **begun}), store=few)
+    for module in (unlabelled, watch):
+        monkeypatch.setattr(module, "LEAST", 64)
+    run(config(tmp_path / "random", settings), store=few)
+    assert "nearest" not in capsys.readouterr().err  # of few images nothing is known; nobody keeps random weights
+    result = run(config(tmp_path / "run", {**settings, **begun}), store=few)
+    plain = plain_images(config("", {"data.plain": "centre"}))(few.images, few.aspect)
+    with torch.no_grad():
+        before, after = (nearest_others(one.eval()(plain).vector.numpy(), 20) for one in (encoder, result.encoder))
+    kept = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True)) / 20 / 64
+    assert f" {kept:.0%} of each image's 20 nearest" in " ".join(capsys.readouterr().err.split())
+
+
+def nearest_others(features, count):
+    found = NearestNeighbors(n_neighbors=count, metric="cosine").fit(features)
+    return found.kneighbors(return_distance=False).tolist()
 
 
 def test_the_command_ends_with_its_own_exit_code(tmp_path, monkeypatch, capsys):
@@ -205,7 +249,7 @@ def test_an_interrupted_run_sees_the_same(watched, tmp_path, monkeypatch):
     """Stopped after the third step of the second epoch, and again right at its end."""
     for stop in (PER_EPOCH + 3, PER_EPOCH - 3):
         asked = iter([False] * (stop - 1) + [True])
-        monkeypatch.setattr(runs, "_signals", lambda asked=asked: nullcontext(lambda: next(asked)))
+        monkeypatch.setattr(runs, "stop_signals", lambda asked=asked, **_: nullcontext(lambda: next(asked)))
         with pytest.raises(Interrupted):
             if (tmp_path / "run").exists():
                 resume(tmp_path / "run")

@@ -20,12 +20,12 @@ import wingbar
 from wingbar.cli import main
 from wingbar.data import store
 from wingbar.errors import UserError
+from wingbar.files import escaped, plain
 from wingbar.metrics.calibration import calibration_error, temperature
 from wingbar.metrics.fewlabels import MEAN, deal, fit_few, frame_of, nearness, refusal, rooted
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.models.weights import save_encoder
 from wingbar.use.classify import labelled
-from wingbar.use.classify.cells import escaped, plain
 
 SIZE = 32
 COLOURS = {"blue": (40, 60, 200), "green": (60, 190, 60), "red": (200, 50, 50)}

@@ -31,7 +31,7 @@ def from_json(text: str) -> Config:
     """The config that `to_json` wrote, in this version or an earlier one; whatever else it is, is refused."""
     try:
         parts = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, brackets without end
         raise UserError(f"this is no JSON ({error})") from error
     for name, part in [("all of it", parts), *(parts.items() if isinstance(parts, dict) else ())]:
         if not isinstance(part, dict) and name != "wrappers":

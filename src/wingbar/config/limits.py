@@ -22,11 +22,13 @@ LIMITS = {
     "data.classes": (2, FOREVER), "data.images": (1, FOREVER), "data.loud": (0, 1), "data.holdout": (0, 0.9),
     "data.draw": (0, FOREVER),
     "data.colour": (0, 1), "data.blur": (0, 1), "data.workers": (0, 1024), "data.most_broken": (0, 1),
-    "encoder.last": (1, FOREVER), "encoder.share": (TINY, 1),
+    "encoder.last": (1, FOREVER), "encoder.share": (TINY, 1), "encoder.lora": (1, FOREVER),
+    "optim.patches": (0, FOREVER),
     "optim.lr": (0, FOREVER), "optim.momentum": (0, 1), "optim.weight_decay": (0, FOREVER),
     "optim.encoder": (0, FOREVER), "optim.layer_decay": (TINY, 1), "optim.clip": (TINY, FOREVER),
     "optim.clip_each": (TINY, FOREVER), "optim.warmup": (0, FOREVER), "optim.heads": (0, FOREVER),
     "run.epochs": (1, FOREVER), "run.seed": (0, 2**63 - 1), "run.accumulate": (1, FOREVER),
+    "run.devices": (1, FOREVER), "run.wait_minutes": (TINY, FOREVER),
     "run.log_every": (1, FOREVER), "run.save_minutes": (0, FOREVER), "run.doctor": (0, FOREVER),
     "run.probe_every": (0, FOREVER), "run.probe_images": (10, FOREVER), "run.pictures_every": (0, FOREVER),
 }  # fmt: skip
@@ -56,9 +58,16 @@ def check_together(config: Config) -> None:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    data, parts, optim = config.data, config.run.accumulate, config.optimised
+    data, parts, devices, optim = config.data, config.run.accumulate, config.run.devices, config.optimised
     if data.batch % parts:
         yield f"a batch of {data.batch} cannot be cut into {parts} equal parts; change run.accumulate"
+    if data.batch // parts % devices:
+        cut = f" in {parts} parts" * (parts > 1)
+        yield f"a batch of {data.batch}{cut} cannot be shared by run.devices {devices} alike; change data.batch"
+    if devices > 1 and ":" in config.run.device:
+        yield f"run.device {config.run.device} is one device, run.devices are {devices}; say cuda, or leave it out"
+    if config.encoder.batchnorm == "local" and data.batch // parts // devices < 2:
+        yield "encoder.batchnorm local needs two images or more on every device at once; raise data.batch"
     if (data.views or config.method.entry.views) == "asymmetric" and data.view_count != 2:
         yield f"data.views asymmetric is a pair; data.view_count {data.view_count} needs data.views moco"
     if data.root == "lookalike" and (data.options or data.download):
@@ -68,6 +77,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"optim.heads {optim.heads} and optim.warmup {optim.warmup} leave nothing of {config.run.epochs} epochs; "
             "lower them or raise run.epochs"
         )
+    if config.encoder.lora is not None and config.encoder.last is not None:
+        yield "encoder.lora leaves all weights as they came, encoder.last lets the last ones learn; leave one out"
     views = dict.fromkeys((*VIEW_NAMES, config.method.entry.views))
     if data.views not in (None, *views):
         yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"

@@ -80,12 +80,14 @@ class EncoderSettings:
     """Any torchvision or timm model: resnet50, convnext_tiny, timm/vit_small_patch16_224."""
     weights: str = "IMAGENET1K_V1"
     """Where it starts: `random`, a weight's name in its library, a local file, or `coarse` (timm/test_resnet, ours)."""
-    batchnorm: Literal["train", "frozen"] = "train"
-    """BatchNorm as usual, or with the statistics of the initialisation for good (its affine part still trains)."""
+    batchnorm: Literal["train", "local", "frozen"] = "train"
+    """BatchNorm over the whole batch, over each device's part of it, or with the first statistics for good."""
     last: int | None = None
     """Only so many of the trunk's last stages learn (of a ViT: blocks), the others stay as they came; else all do."""
     share: float = 1.0
     """What is kept at the end: weights this share of the way from the initialisation to what was learnt."""
+    lora: int | None = None
+    """Of a ViT: its weights stay, and only additions of this rank to queries and values learn; merged at the end."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Optim:
     """The encoder's rate in units of lr: below 1 it learns more slowly than heads that start from nothing."""
     layer_decay: float | None = None
     """Each layer of the encoder learns at this share of the next one's rate: below 1 the early ones stay."""
+    patches: float | None = None
+    """Of a ViT: the patch embedding's rate in units of what its layer has otherwise, 0.2 in DINOv2."""
     momentum: float | None = None
     """Of SGD and LARS."""
     betas: tuple[float, float] | None = None
@@ -129,6 +133,7 @@ PLAIN = Optim(
     lr_rule="literal",
     encoder=1.0,
     layer_decay=1.0,
+    patches=1.0,
     momentum=0.9,
     betas=(0.9, 0.999),
     weight_decay=1e-4,
@@ -163,6 +168,10 @@ class Run:
     """Of everything random."""
     device: Annotated[str, WHOLE] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
+    devices: int = 1
+    """Processes that share each batch, one per GPU of this machine; on a CPU they compute the same, hardly faster."""
+    wait_minutes: float = 30.0
+    """Of several devices: how long they wait for one another before all give up."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 autocast on CUDA, fp32 on the CPU."""
     channels_last: bool = True

@@ -23,6 +23,8 @@ import numpy as np
 import PIL
 import torch
 from jaxtyping import Int, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from wingbar.data.contents import content_hashes, digest, origin
@@ -42,8 +44,11 @@ from wingbar.data.entry import (
 from wingbar.data.locks import alone
 from wingbar.data.ondisk import mapped
 from wingbar.data.store import Images, Store, assemble
+from wingbar.data.upkeep import FEATURES, SUM, read_features
+from wingbar.files import NotWritten
+from wingbar.tensors import save_tensors
 
-__all__ = ["SILENT", "Reporter", "cached"]
+__all__ = ["SILENT", "Reporter", "cached", "kept"]
 
 FORMAT = b"2"  # changes whenever the same files would give other bytes
 Reader = Callable[[Path, tuple[int, int, int, int], Sequence[int]], Images]
@@ -189,3 +194,25 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+# --- what was computed of images, beside them: named by all that decides it, written whole or not at all -------------
+
+
+FEATURES_FORMAT = "1"  # changes whenever the same images and weights would give other features
+
+
+def kept(root: Path | None, about: Sequence[str], compute: Callable[[], Tensor]) -> Tensor:
+    """What `about` names, a row per image: from the cache below `root`, or computed and left there; None: no cache."""
+    if root is None:
+        return compute()
+    path = root / FEATURES / f"{digest(FEATURES_FORMAT.encode(), *(part.encode() for part in about)).hex()}.safetensors"
+    if content := read_features(path):
+        with suppress(OSError):  # somebody else's cache
+            os.utime(path)  # when it was last used
+        with suppress(SafetensorError, KeyError):
+            return load(content)["features"]
+    features = compute()
+    with suppress(NotWritten):  # a cache that cannot be written to costs time, not the result
+        save_tensors(path, {"features": features}, metadata={SUM: str(crc32(features.cpu().numpy().tobytes()))})
+    return features

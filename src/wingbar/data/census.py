@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from wingbar.data.decoding import prepare_pillow
+from wingbar.data.decoding import formats, prepare_pillow
 from wingbar.data.duplicates import SIDE
 from wingbar.data.listing import Listing
 from wingbar.data.parallel import in_order
@@ -83,7 +83,7 @@ def examine(path: Path) -> Exam | Broken:
     image = open_rgb(path)
     if isinstance(image, Broken):
         return image
-    with Image.open(path) as file:  # its header only
+    with Image.open(path, formats=formats()) as file:  # its header only
         return _measure(image, path.read_bytes(), kind=file.format or "unknown", mode=file.mode)
 
 

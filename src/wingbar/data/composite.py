@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from wingbar.data.geometry import Boxes, Range
+from wingbar.data.views import Lookup
 
 __all__ = ["BACKGROUNDS", "composite", "emptied", "grey_ground", "other_image", "others", "swapped", "texture"]
 
@@ -30,27 +31,27 @@ def composite(images: Stored, maps: Maps, ground: Ground) -> Stored:
 # --- backgrounds -----------------------------------------------------------------------------------------------------
 
 
-def grey_ground(images: Stored, generator: Generator) -> Ground:
-    """One level of grey for each image, 0 to 254: DiLo's own."""
-    levels = torch.randint(0, 255, (len(images), 1, 1, 1), generator=generator, device=generator.device)
-    return levels.float()
+def grey_ground(lookup: Lookup, count: int, generator: Generator, own: slice) -> Ground:
+    """One level of grey for each of `count` images, 0 to 254, of which some rows are asked for: DiLo's own."""
+    levels = torch.randint(0, 255, (count, 1, 1, 1), generator=generator, device=generator.device)
+    return levels[own].float()
 
 
-def texture(images: Stored, generator: Generator) -> Ground:
+def texture(lookup: Lookup, count: int, generator: Generator, own: slice) -> Ground:
     """Coloured noise of several grains, drawn for each image."""
-    size, ground = images.shape[-1], torch.full((1, 1, 1, 1), 0.5, device=generator.device)
+    size, ground = lookup(own).shape[-1], torch.full((1, 1, 1, 1), 0.5, device=generator.device)
     for octave, side in enumerate(OCTAVES):
-        noise = torch.rand(len(images), 3, side, side, generator=generator, device=generator.device) - 0.5
+        noise = torch.rand(count, 3, side, side, generator=generator, device=generator.device)[own] - 0.5
         ground = ground + F.interpolate(noise, size=size, mode="bilinear", align_corners=False) / 2**octave
     return 255 * ground.clamp(0, 1)
 
 
-def other_image(images: Stored, generator: Generator) -> Ground:
+def other_image(lookup: Lookup, count: int, generator: Generator, own: slice) -> Ground:
     """Another image of the batch for each."""
-    return images[others(len(images), generator)].float()
+    return lookup(others(count, generator)[own]).float()
 
 
-BACKGROUNDS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
+BACKGROUNDS: dict[str, Callable[[Lookup, int, Generator, slice], Tensor]] = {
     "grey": grey_ground,
     "texture": texture,
     "batch": other_image,
@@ -67,22 +68,23 @@ def others(count: int, generator: Generator) -> Int[Tensor, " {count}"]:
 
 
 def swapped(
-    images: Stored, maps: Maps, boxes: Boxes, generator: Generator, *, scale: Range
+    lookup: Lookup, maps: Maps, boxes: Float[Tensor, "all 4"], generator: Generator, *, scale: Range, own: slice
 ) -> tuple[Stored, Float[Tensor, "batch 1 small small"]]:
     """Every image's foreground, its `boxes` made smaller by a random factor, at a random place of another image.
 
-    That one's own foreground is emptied first. Also the maps of what is pasted.
+    That one's own foreground is emptied first. Also the maps of what is pasted. `maps` and results are those of the
+    batch's `own` rows, boxes those of all.
     """
-    count = len(images)
-    unit, across, down = torch.rand(3, count, generator=generator, device=generator.device)
+    count = len(boxes)
+    unit, across, down = torch.rand(3, count, generator=generator, device=generator.device)[:, own]
     factor = (scale[0] + (scale[1] - scale[0]) * unit)[:, None]
-    corner, extent = boxes[:, :2], factor * boxes[:, 2:]
+    corner, extent = boxes[own, :2], factor * boxes[own, 2:]
     target = torch.stack([across, down], dim=1) * (1 - extent)
     source = torch.cat([corner - target / factor, (1 / factor).expand(-1, 2)], dim=1)  # what all of the new image shows
     pasted = _window(maps, source) * _within(torch.cat([target, extent], dim=1), maps.shape[-1])
-    rows = others(count, generator)
-    ground = emptied(images[rows], boxes[rows])
-    return composite(_window(images.float(), source).round().byte(), pasted, ground), pasted
+    rows = others(count, generator)[own]
+    ground = emptied(lookup(rows), boxes[rows])
+    return composite(_window(lookup(own).float(), source).round().byte(), pasted, ground), pasted
 
 
 def emptied(images: Stored, boxes: Boxes) -> Ground:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,15 +18,17 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from wingbar.data.parallel import in_order
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 
 __all__ = [
     "Found",
     "Picture",
     "Unreadable",
     "decode_all",
+    "decode_bytes",
     "decode_file",
     "decode_image",
+    "formats",
     "open_upright",
     "prepare_pillow",
     "upright_size",
@@ -114,6 +117,11 @@ def decode_file(path: Path, *, side: int) -> Picture | Unreadable:
     return _opened(path, lambda file: decode_image(file, side=side))
 
 
+def decode_bytes(content: bytes, *, side: int, most: int = MOST_PIXELS) -> Picture | Unreadable:
+    """The same of a file that somebody sent and that lies nowhere."""
+    return _readable(io.BytesIO(content), len(content), lambda file: decode_image(file, side=side), most=most)
+
+
 def open_upright(path: Path) -> Image.Image | Unreadable:
     """The picture in a file, the first one if there are several, upright, in RGB and as large as it is."""
     return _opened(path, _upright)
@@ -128,31 +136,41 @@ def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable
     """What `use` makes of the file's picture, if it is one."""
     try:
         size = path.stat().st_size
-        if size == 0:
-            return Unreadable("the file is empty")
-        with Image.open(path, formats=_formats()) as file:
-            _check_pixels(file, size)
-            return use(file)
     except FileNotFoundError:
         gone = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "the file is gone"
         return Unreadable(gone)
+    except OSError as error:
+        return Unreadable(f"{type(error).__name__}: {error}")
+    return _readable(path, size, use)
+
+
+def _readable(
+    source: Path | IO[bytes], size: int, use: Callable[[Image.Image], Kind], *, most: int = MOST_PIXELS
+) -> Kind | Unreadable:
+    """The same of a source of so many bytes."""
+    if size == 0:
+        return Unreadable("the file is empty")
+    try:
+        with Image.open(source, formats=formats()) as file:
+            _check_pixels(file, size, most)
+            return use(file)
     except UnidentifiedImageError:
-        return Unreadable(f"no image in a format we read ({', '.join(_formats())})")
+        return Unreadable(f"no image in a format we read ({', '.join(formats())})")
     except Exception as error:  # Pillow's plugins raise anything at all on a damaged file
-        return Unreadable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Unreadable(f"{type(error).__name__}: {on_one_line(error)}")
 
 
 @cache
-def _formats() -> tuple[str, ...]:
+def formats() -> tuple[str, ...]:
     """Those of FORMATS that this Pillow was built with."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _check_pixels(file: Image.Image, size: int) -> None:
+def _check_pixels(file: Image.Image, size: int, most: int) -> None:
     """Refuse what the header promises and the file, of `size` bytes, cannot keep, before memory is taken for it."""
     pixels = file.width * file.height
-    if pixels > MOST_PIXELS:
+    if pixels > most:
         raise ValueError(f"{file.width} × {file.height} pixels are too many")
     if pixels > THINNEST * size and (pixels > LARGE or file.format in ("JPEG", "MPO")):
         raise ValueError(f"{file.width} × {file.height} pixels in {size} bytes: cut off, or a decompression bomb")

@@ -81,8 +81,10 @@ def read_about(entry: Path) -> About:
     """What an entry says of itself; ValueError or OSError if it says nothing."""
     try:
         about = About(**json.loads((entry / ABOUT).read_text(encoding="utf-8")))
+        if not all(isinstance(count, int) and count >= 0 for count in (about.images, about.side)):
+            raise ValueError("numbers are no numbers")
         return about._replace(unreadable=[(int(row), str(reason)) for row, reason in about.unreadable])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"its {ABOUT} is damaged") from error
 
 

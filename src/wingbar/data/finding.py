@@ -7,6 +7,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ class Arrangement(NamedTuple):
     train: tuple[str, ...] = ()  # folders below base
     test: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # folders of images that belong to neither
+    linked: tuple[str, ...] = ()  # a sentence, if links lead out of the folder that was named
 
     def part(self, split: str) -> list[tuple[Path, Path]]:
         """The images of a split: as seen from base, and from the folder of the split."""
@@ -129,12 +131,27 @@ def arrange(root: Path) -> Arrangement:
     seen = tuple(path.relative_to(base) for path in images)
     names = sorted({path.parts[0] for path in seen if not is_loose(path)})
     roles = {name: role for name in names if (role := _role(name))}
+    linked = _linked(images, root)
     if not _are_splits(names, roles) or any(map(is_loose, seen)):
-        return Arrangement(base, seen)
+        return Arrangement(base, seen, linked=linked)
     train, tests, validations = (_called(roles, kind, seen) for kind in ("train", "test", "validation"))
     learnt, tested = (train, tests or validations) if train else (tests or validations, ())
     used = {Path(name).parts[0] for name in (*learnt, *tested)}
-    return Arrangement(base, seen, learnt, tested, tuple(name for name in names if name not in used))
+    left = tuple(name for name in names if name not in used)
+    return Arrangement(base, seen, learnt, tested, left, linked)
+
+
+def _linked(images: Iterable[Path], root: Path) -> tuple[str, ...]:
+    """What is said of images that lie elsewhere: links in somebody's archive can lead to pictures of one's own."""
+    home = os.path.realpath(root)
+    real = cache(os.path.realpath)  # of folders, a few for many images
+    outside = [
+        path
+        for path in images
+        if not Path(os.path.realpath(path) if path.is_symlink() else real(path.parent)).is_relative_to(home)
+    ]
+    count = f"{len(outside):,} images below {root} lie" if len(outside) > 1 else f"1 image below {root} lies"
+    return (f"{count} elsewhere, by links, first {outside[0]}",) if outside else ()
 
 
 def _around(images: list[Path], root: Path) -> Path:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wingbar.errors import UserError, known
 
-__all__ = ["Listing", "allot", "draw", "either", "hold_out", "integers", "known", "matlab", "need", "rows", "table"]
+__all__ = ["Listing", "allot", "draw", "hold_out", "integers", "known", "matlab", "need", "rows", "table"]
 
 
 class Listing(NamedTuple):
@@ -100,11 +100,6 @@ def hold_out(listing: Listing, split: str, *, share: float, seed: int = 0) -> Li
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-def either(root: Path, *names: str) -> Path:
-    """The first of these below `root` that exists; where none does, the first."""
-    return next((root / name for name in names if (root / name).exists()), root / names[0])
 
 
 def need(path: Path) -> Path:

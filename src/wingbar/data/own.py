@@ -10,6 +10,7 @@ from typing import NamedTuple
 from wingbar.data.finding import Arrangement, arrange, is_loose
 from wingbar.data.listing import Listing, hold_out, integers, known, table
 from wingbar.errors import UserError
+from wingbar.files import plain
 
 __all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
 
@@ -34,8 +35,8 @@ def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence
 
 def _unusual(found: Arrangement) -> tuple[str, ...]:
     """What was understood of folders that are not just train/ and test/ or val/."""
-    plain = found.train in ((), ("train",)) and found.test in ((), ("test",), ("val",)) and not found.left
-    return () if plain else (found.note,)
+    usual = found.train in ((), ("train",)) and found.test in ((), ("test",), ("val",)) and not found.left
+    return found.linked if usual else (found.note, *found.linked)
 
 
 def split_folders(found: Arrangement, split: str) -> Listing:
@@ -69,12 +70,13 @@ def flat(root: Path, split: str, *, splits: str = "apart") -> Listing:
     known("value of splits", splits, ("apart", "joined"))
     found = arrange(root)
     if splits == "joined" or not found.train:
-        found = Arrangement(root, tuple((found.base / image).relative_to(root) for image in found.images))
+        images = tuple((found.base / image).relative_to(root) for image in found.images)
+        found = Arrangement(root, images, linked=found.linked)
     if split != "train" and not found.test:
         raise UserError(f"the images of {root} have no labels, so there is no {split} split; read `train`, or `folder`")
     note = f"{found.note}, without labels; for training on everything say --data.options splits=joined"
     names = tuple(image.as_posix() for image, _ in found.part(split))
-    return Listing(found.base, names, notes=(note,) if found.train else ())
+    return Listing(found.base, names, notes=(note, *found.linked) if found.train else found.linked)
 
 
 def csv_file(root: Path, split: str) -> Listing:
@@ -117,8 +119,8 @@ def _lines(root: Path, split: str) -> list[_Line]:
             raise UserError(f"line {number} of {root} has the split {line['split']!r}; it is train or test")
         if split == "test" and "split" not in line:
             raise UserError(f"{root} has no column `split`, so all of it is train; add one that says train or test")
-        name = _below(root.parent, line["path"])
-        found.append(_Line(number, name, line.get("label", ""), line.get("split", "train")))
+        name = _below(root.parent, plain(line["path"]))  # a table of ours may say it behind an apostrophe
+        found.append(_Line(number, name, plain(line.get("label", "")), line.get("split", "train")))
     return found
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wingbar.data import layouts, own, signs
+from wingbar.data import layouts, own
 from wingbar.data.finding import overview
 from wingbar.data.listing import Listing, known
 from wingbar.errors import UserError
@@ -68,12 +68,12 @@ DATASETS: dict[str, Dataset] = {
     ),
     "gtsrb": Dataset(  # torchvision downloads the competition's first training set, which is smaller: 26,640 images
         "GTSRB",
-        signs.gtsrb,
+        layouts.gtsrb,
         "fetch GTSRB_Final_Training_Images.zip, GTSRB_Final_Test_Images.zip and GTSRB_Final_Test_GT.zip from "
         "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/published-archive.html "
         "and unpack them in {root}, or a copy with Train.csv, Test.csv, Train/ and Test/ (Kaggle has it)",
         Counts(39209, 12630, 43),
-        {"paper": Counts(**signs.PAPER, classes=43)},
+        {"paper": Counts(**layouts.PAPER, classes=43)},
     ),
     "isic2017": Dataset(
         "ISIC 2017",

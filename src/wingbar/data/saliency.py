@@ -18,9 +18,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from wingbar.data.cache import SILENT, Reporter
+from wingbar.data.cache import SILENT, Reporter, kept
 from wingbar.data.decoding import Unreadable, decode_file
-from wingbar.data.kept import kept
 from wingbar.data.parallel import in_order
 from wingbar.data.store import Store, find_images
 from wingbar.errors import UserError

@@ -6,10 +6,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from zlib import crc32
+
+import tyro
+from rich.table import Table
 
 from wingbar.data.entry import (
     ABOUT,
@@ -17,15 +22,30 @@ from wingbar.data.entry import (
     PARTIAL,
     PIXELS,
     About,
+    cache_root,
     check_images,
     read_about,
     read_parts,
+    readable_size,
     row_bytes,
 )
 from wingbar.data.locks import Holder, alone, is_shared
 from wingbar.errors import UserError
+from wingbar.terminal import Terminal, say
 
-__all__ = ["FEATURES", "SUM", "Cleared", "Kept", "clear", "entries", "features_size", "read_features", "verify"]
+__all__ = [
+    "FEATURES",
+    "KINDS",
+    "SUM",
+    "Cleared",
+    "Kept",
+    "cache",
+    "clear",
+    "entries",
+    "features_size",
+    "read_features",
+    "verify",
+]
 
 FEATURES, SUM = "features", "crc32"  # folder of what was computed of the images, and what names its checksum
 DAY = 86400.0
@@ -179,3 +199,78 @@ def _size(folder: Path) -> int:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class List:
+    """Show what lies in the cache of decoded images."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Read entries of the cache, all of them if none is named, and compare every byte with its checksum."""
+
+    keys: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Keys, or their beginnings, as `wingbar cache list` shows them."""
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Remove entries from the cache of decoded images, all of them if none is named."""
+
+    keys: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Keys, or their beginnings, as `wingbar cache list` shows them."""
+    unused_days: float = 0.0
+    """Only what was not used for so many days."""
+
+
+KINDS: dict[str, Callable[..., List | Verify | Clear]] = {"list": List, "verify": Verify, "clear": Clear}
+
+
+def cache(arguments: Sequence[str]) -> None:
+    """decoded images on disk: wingbar cache list, verify [KEY …], clear [KEY …] [--unused-days N]"""
+    chosen: List | Verify | Clear = tyro.extras.subcommand_cli_from_dict(
+        KINDS, prog="wingbar cache", args=list(arguments) or ["list"]
+    )
+    root = cache_root()
+    if isinstance(chosen, Clear):
+        _clear(root, chosen)
+    elif isinstance(chosen, Verify):
+        _verify(root, chosen.keys)
+    else:
+        Terminal().print(_entries_table(entries(root), features_size(root), title=str(root)))
+
+
+def _clear(root: Path, chosen: Clear) -> None:
+    done = clear(root, keys=chosen.keys, unused_days=chosen.unused_days)
+    say(f"Removed {done.removed} entries, {readable_size(done.freed)}, from {root}.")
+    for key in done.in_use:
+        say(f"{key} is in use by another process and stays.")
+
+
+def _verify(root: Path, keys: Sequence[str]) -> None:
+    """A line for each entry as soon as it is read."""
+    found = {}
+    for name, trouble in verify(root, keys=keys):
+        say(f"{name}: {f'DAMAGED, {trouble}' if trouble else 'whole'}")
+        found[name] = trouble
+    if damaged := [name for name, trouble in found.items() if trouble]:
+        raise UserError(
+            f"{len(damaged)} of {len(found)} in {root} are damaged, first {damaged[0]}; "
+            "whoever needs one next makes it anew, and wingbar cache clear frees their space now"
+        )
+    say(f"All {len(found)} in {root} are whole." if found else f"There is nothing in {root}.")
+
+
+def _entries_table(kept: Sequence[Kept], features: int, *, title: str) -> Table:
+    table = Table("key", "from", "images", "side", "size", "last used", title=title)
+    for key, about, size, used in kept:
+        when = datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
+        table.add_row(key[:12], about.origin, f"{about.images:,}", str(about.side), readable_size(size), when)
+    table.add_section()
+    table.add_row("features", "of encoders; maps of saliency", "", "", readable_size(features), "")
+    table.add_row("total", "", "", "", readable_size(features + sum(entry.bytes for entry in kept)), "")
+    return table

@@ -31,6 +31,7 @@ Other = Float[Tensor, "batch 3 _ _"]  # images of another size
 Boxes = Float[Tensor, "batch 4"]  # left, top, width, height, in fractions of the image
 Number = Float[Tensor, " batch"]
 Chosen = Bool[Tensor, " batch"]
+Lookup = Callable[[slice | Tensor], Tensor]  # rows of a batch → their stored images
 
 
 class Draw(NamedTuple):
@@ -43,6 +44,10 @@ class Draw(NamedTuple):
     grey: Chosen
     sigma: Number  # 0 is no blur
     solarise: Chosen
+
+    def rows(self, own: slice) -> Draw:
+        """The same of some images."""
+        return Draw(*(parameter[own] for parameter in self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,12 @@ class Augment:
     ) -> tuple[Other, ...]:
         """Normalised views; `aspect` is the original's width / height. Which images they are makes no difference."""
         return self.render(images, self.draw(aspect, generator))
+
+    def some(
+        self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
+    ) -> tuple[Float[Tensor, "own 3 _ _"], ...]:
+        """The views of some rows of a batch, as all of it would have had them."""
+        return self.render(lookup(own), [draw.rows(own) for draw in self.draw(aspect, generator)])
 
     def draw(self, aspect: Number, generator: Generator) -> list[Draw]:
         """What chance decides for each view."""

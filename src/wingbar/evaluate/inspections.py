@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.data import views
@@ -15,7 +15,6 @@ from wingbar.data.geometry import centre_boxes, whole_boxes
 from wingbar.data.lookalike import Lookalike, draw
 from wingbar.errors import UserError
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
 from wingbar.metrics.attention import Attention, Focus, score_attention
@@ -23,29 +22,37 @@ from wingbar.metrics.diagnosis import diagnose, read_record
 from wingbar.metrics.finetune import Machine, Tuning, choose_rate, finetune
 from wingbar.metrics.labels import show_fraction
 from wingbar.metrics.regions import Crops, Region, drawn_regions, listed_regions
-from wingbar.metrics.scores import Score, class_means, score
+from wingbar.metrics.scores import ProtocolResult, Score, class_means, percent, score
+from wingbar.metrics.unlabelled import keep_or_not
 from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_autocast, compile_parts, release_parts
 
 __all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
 
-FEW = 256  # images that show how features spread before training
+FEW, MANY = 256, 2048  # images that show how features spread before training, and how neighbours have changed since
 
 
 def doctor(subject: Subject, asked: Evaluate) -> ProtocolResult:
     """Is the encoder collapsed, and did its training go well: by features of the training images and a run's record."""
     folder = subject.candidate.folder
     record = read_record(folder) if folder else None
-    found = diagnose(subject.features(subject.train), record=record, begun=_begun(subject) if folder else None)
-    return ProtocolResult({}, readings=found.values, words=(f"doctor: {found.verdict}", *found.sentences))
+    rows = torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[: _enough(subject)]
+    features, begun = subject.features(subject.train), _begun(subject, rows) if folder else None
+    found = diagnose(features, record=record, begun=None if begun is None else begun[:FEW])
+    keep = "" if begun is None else keep_or_not(features.cpu()[rows], begun.cpu())
+    words = (f"doctor: {found.verdict}", *found.sentences, *filter(None, [keep]))
+    return ProtocolResult({}, readings=found.values, words=words)
 
 
-def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
-    """Features of some training images before the run; None where the weights it began with are out of reach."""
-    store, rows = (
-        subject.train.store,
-        torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[:FEW],
-    )
+def _enough(subject: Subject) -> int:
+    """Images that are looked at before training: random weights are not worth a comparison."""
+    config = subject.candidate.config
+    return FEW if config is None or config.encoder.weights == "random" else MANY
+
+
+def _begun(subject: Subject, rows: Int[Tensor, " few"]) -> Float[Tensor, "few dim"] | None:
+    """Features of these training images before the run; None where the weights it began with are out of reach."""
+    store = subject.train.store
     try:
         begun = subject.candidate.begun
         embedder = begun.load() if begun and subject.embedder.own is None else None
@@ -53,9 +60,9 @@ def _begun(subject: Subject) -> Float[Tensor, "n dim"] | None:
         return None
     if embedder is None:
         return None
-    images = subject.prepare(store.images[rows], store.aspect[rows])
+    images = (subject.prepare(store.images[some], store.aspect[some]) for some in torch.split(rows, FEW))
     with exact():
-        return embed_all(embedder.to(images.device), [images])
+        return embed_all(lambda image: embedder.to(image.device)(image), images)
 
 
 # --- attention -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +12,6 @@ from wingbar.data.batches import fold
 from wingbar.data.views import crops
 from wingbar.evaluate import inspections
 from wingbar.evaluate.options import Evaluate
-from wingbar.evaluate.result import ProtocolResult, percent
 from wingbar.evaluate.subject import Subject
 from wingbar.metrics.intervals import over_repeats
 from wingbar.metrics.knn import knn_places
@@ -21,7 +19,7 @@ from wingbar.metrics.labels import show_fraction, show_shots
 from wingbar.metrics.linear import linear_places
 from wingbar.metrics.paper import Probed, linear_paper
 from wingbar.metrics.retrieval import Gallery, retrieve
-from wingbar.metrics.scores import Score, class_means, score
+from wingbar.metrics.scores import ProtocolResult, Score, class_means, percent, score
 from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_autocast
 
@@ -63,7 +61,7 @@ def _knn(subject: Subject, asked: Evaluate) -> ProtocolResult:
 # --- linear ----------------------------------------------------------------------------------------------------------
 
 
-def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **facts: Any) -> dict[str, Score]:
+def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **facts: object) -> dict[str, Score]:
     """Top-1, top-5 and the mean over classes, from the places of the true classes."""
     labels = subject.test.labels.to(place.device)
     per_class = torch.stack([class_means(hits, labels) for hits in place < 1])
@@ -71,7 +69,7 @@ def _accuracies(name: str, place: Int[Tensor, "draw test"], subject: Subject, **
     return {metric: _over_draws(values, **facts) for metric, values in hits.items()}
 
 
-def _over_draws(values: Tensor, **facts: Any) -> Score:
+def _over_draws(values: Tensor, **facts: object) -> Score:
     """One draw: the interval is of the test images. Several: it is of the draws, each image's value their mean."""
     if len(values) == 1:
         return score(values[0], **facts)

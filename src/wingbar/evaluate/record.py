@@ -15,11 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from wingbar.evaluate.result import ProtocolResult
 from wingbar.evaluate.subject import Subject
 from wingbar.files import append, read_lines
 from wingbar.metrics.intervals import Interval
-from wingbar.metrics.scores import Score, per_class
+from wingbar.metrics.scores import ProtocolResult, Score, per_class
 from wingbar.tensors import save_tensors
 from wingbar.train.provenance import installed
 

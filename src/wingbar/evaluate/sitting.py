@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.compare import TableRow
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.evaluate.record import write_result
 from wingbar.evaluate.splits import find_sources, open_split
-from wingbar.evaluate.subject import Setting, Subject, check_candidate
-from wingbar.evaluate.table import TableRow
-from wingbar.evaluate.wanted import Wanted, chosen, resolve
+from wingbar.evaluate.subject import Subject, summon
+from wingbar.evaluate.wanted import chosen, resolve
 from wingbar.metrics.scores import Score
-from wingbar.train.machine import choose_device
 
 __all__ = ["Examined", "examine", "sit"]
 
@@ -32,10 +28,8 @@ class Examined(NamedTuple):
 def examine(asked: Evaluate) -> Examined:
     """Every encoder on every protocol, on one data set."""
     wanted, config, out = resolve(asked)
-    protocols, candidates = chosen(asked.protocols), [_candidate(one, asked) for one in wanted]
-    setting, sources = _setting(asked, choose_device(asked.device)), find_sources(config)
-    for candidate in candidates:
-        check_candidate(candidate, setting)  # before images are decoded for nothing
+    protocols, sources = chosen(asked.protocols), find_sources(config)
+    candidates, setting = summon(wanted, asked)
     train, test = (open_split(config, source, setting.device, quiet=asked.quiet) for source in sources)
     if "attention" not in asked.protocols and not test.annotated:
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
@@ -56,21 +50,3 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
         subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
     )  # no seed's twin
     return TableRow(candidate._replace(name=subject.name), scores, words)
-
-
-def _candidate(wanted: Wanted, asked: Evaluate) -> Candidate:
-    return find_candidate(wanted, encoder=asked.encoder, weights=asked.weights, seed=asked.seed)
-
-
-def _setting(asked: Evaluate, device: torch.device) -> Setting:
-    return Setting(
-        device=device,
-        bn=asked.bn,
-        view=asked.view,
-        precision=asked.precision,
-        size=asked.data.size,
-        batch=asked.batch,
-        seed=asked.seed,
-        cache=asked.data.cache,
-        quiet=asked.quiet,
-    )

@@ -16,8 +16,7 @@ from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
 from wingbar.data.lookalike import Lookalike
 from wingbar.data.placement import place
-from wingbar.data.store import Store
-from wingbar.data.subset import as_stored
+from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.train.images import find_source, open_source
 

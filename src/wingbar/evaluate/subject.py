@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,21 +13,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data import views
+from wingbar.data.cache import kept
 from wingbar.data.entry import cache_root
-from wingbar.data.kept import kept
 from wingbar.errors import UserError
-from wingbar.evaluate.candidates import Candidate
+from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.splits import Split
-from wingbar.metrics.batchnorm import copy_statistics, recalibrate
-from wingbar.metrics.features import Prepare, embed_images
+from wingbar.evaluate.wanted import Wanted
+from wingbar.metrics.features import Prepare, copy_statistics, embed_images, recalibrate
 from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.weights import weights_hash
 from wingbar.models.whitening import HALF, Whitening, fit_whitening, whiten
-from wingbar.train.machine import choose_autocast
+from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.progress import Bar
 
-__all__ = ["Setting", "Subject", "check_candidate", "prepared"]
+__all__ = ["Setting", "Subject", "check_candidate", "prepared", "summon"]
 
 View = Literal["centre", "squash-crop", "squash"]
 CALIBRATION = 128  # images per batch whose statistics are averaged
@@ -189,6 +190,25 @@ def prepared(view: View, *, size: int) -> Prepare:
     if view == "squash-crop":
         return lambda images, aspect: views.centre(images, torch.ones_like(aspect), size=size)
     return partial(views.centre, size=size)
+
+
+def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], Setting]:
+    """Everybody who is to be looked at, and how; whoever cannot be is refused before images are decoded for nothing."""
+    setting = Setting(
+        device=choose_device(asked.device),
+        bn=asked.bn,
+        view=asked.view,
+        precision=asked.precision,
+        size=asked.data.size,
+        batch=asked.batch,
+        seed=asked.seed,
+        cache=asked.data.cache,
+        quiet=asked.quiet,
+    )
+    candidates = [find_candidate(one, encoder=asked.encoder, weights=asked.weights, seed=asked.seed) for one in wanted]
+    for candidate in candidates:
+        check_candidate(candidate, setting)
+    return candidates, setting
 
 
 def check_candidate(candidate: Candidate, setting: Setting) -> None:

@@ -43,7 +43,7 @@ from torch import Generator, Tensor, nn
 
 from wingbar.data.batches import Sight
 from wingbar.data.geometry import Boxes, boxes_around, central_boxes, tight_boxes, whole_boxes
-from wingbar.data.views import Augment
+from wingbar.data.views import Augment, Lookup
 from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.types import Encodes, Method
 
@@ -93,12 +93,23 @@ class LocatedCrops(nn.Module):
         generator: Generator,
     ) -> tuple[Tensor, ...]:
         """The method's views, cropped around the boxes once these are found."""
+        return self.some(images.__getitem__, aspect, index, generator, slice(None))
+
+    def some(
+        self,
+        lookup: Lookup,
+        aspect: Float[Tensor, " batch"],
+        index: Int[Tensor, " batch"],
+        generator: Generator,
+        own: slice,
+    ) -> tuple[Tensor, ...]:
+        """Those of some rows of a batch."""
         draws = self.augment.draw(aspect, generator)
         if self.found:
             places, recipes = self.boxes[index], self.augment.recipes
             crops = [boxes_around(places, aspect, generator, scale=one.scale, a=self.beta) for one in recipes]
             draws = [draw._replace(boxes=boxes) for draw, boxes in zip(draws, crops, strict=True)]
-        return self.augment.render(images, draws)
+        return self.augment.render(lookup(own), [draw.rows(own) for draw in draws])
 
     def after_step(self, step: int, method: Method) -> dict[str, float]:
         """At the end of every so many epochs, but the last, find the boxes; their mean area is worth watching."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wingbar.methods.losses import full_precision, nt_xent, nt_xent_terms, unit_length, widened
 from wingbar.methods.perturb import minmax
 from wingbar.methods.state import Ring
+from wingbar.together import gather, own
 from wingbar.types import Probe
 
 __all__ = [
@@ -66,7 +67,8 @@ def own_term(embedding: Tensor, second: Tensor, **options: object) -> Float[Tens
 
     Exact for a head without BatchNorm; through SimSiam's, images still meet in the batch statistics.
     """
-    return nt_xent_terms(embedding, embedding.detach(), second, **options).sum()  # type: ignore[arg-type]
+    embedding, second = gather(embedding), gather(second)
+    return own(nt_xent_terms(embedding, embedding.detach(), second, **options)).sum()  # type: ignore[arg-type]
 
 
 def whole_batch(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:

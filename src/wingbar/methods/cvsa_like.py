@@ -48,10 +48,11 @@ from torch.nn.functional import adaptive_avg_pool2d, log_softmax, normalize
 from wingbar.data.batches import Sight
 from wingbar.data.composite import swapped
 from wingbar.data.geometry import Boxes, grown, resample, tight_boxes
-from wingbar.data.views import Augment
+from wingbar.data.views import Augment, Lookup
 from wingbar.errors import UserError
 from wingbar.methods.losses import full_precision, widened
 from wingbar.models.encoder import frozen_statistics
+from wingbar.together import total
 from wingbar.types import Batch, Method, Output, ParamGroup, Seen
 
 __all__ = ["ENTRY", "AlignSettings", "Aligned", "SwappedForegrounds", "align", "attention", "share_of"]
@@ -97,11 +98,23 @@ class SwappedForegrounds:
         generator: Generator,
     ) -> Seen:
         """Views, and where the foreground is in each."""
-        draws, own = self.augment.draw(aspect, generator), self.maps[index][:, None] / 255
-        pasted, where = swapped(images, own, self.boxes[index], generator, scale=(self.smallest, 1.0))
+        return self.some(images.__getitem__, aspect, index, generator, slice(None))
+
+    def some(
+        self,
+        lookup: Lookup,
+        aspect: Float[Tensor, " batch"],
+        index: Int[Tensor, " batch"],
+        generator: Generator,
+        own: slice,
+    ) -> Seen:
+        """Those of some rows of a batch."""
+        draws = [draw.rows(own) for draw in self.augment.draw(aspect, generator)]
+        fronts, images = self.maps[index[own]][:, None] / 255, lookup(own)
+        pasted, where = swapped(lookup, fronts, self.boxes[index], generator, scale=(self.smallest, 1.0), own=own)
         others = len(draws) - 1
         views = self.augment.render_apart([pasted, *[images] * others], draws)
-        maps, size = [where, *[own] * others], own.shape[-1]
+        maps, size = [where, *[fronts] * others], fronts.shape[-1]
         cut = (resample(each, draw.boxes, size=size, flip=draw.flip) for each, draw in zip(maps, draws, strict=True))
         return Seen(views, tuple(each[:, 0].clamp(0, 1) for each in cut))
 
@@ -134,7 +147,7 @@ def align(first: Map, second: Map, shares: Sequence[Share], *, temperature: floa
     there = divergence(two, attention(first, one, second, temperature=temperature))
     back = divergence(one, attention(second, two, first, temperature=temperature))
     shown = (one.sum(dim=(1, 2)) > 0) & (two.sum(dim=(1, 2)) > 0)
-    return ((there + back) * shown).sum() / shown.sum().clamp(min=1)
+    return total(((there + back) * shown).sum()) / total(shown.sum()).clamp(min=1)
 
 
 class Aligned(nn.Module):

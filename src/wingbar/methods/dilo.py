@@ -47,7 +47,7 @@ from wingbar.data.batches import Sight
 from wingbar.data.colour import draw_chance, only
 from wingbar.data.composite import BACKGROUNDS, composite
 from wingbar.data.geometry import gaussian_blur
-from wingbar.data.views import Augment
+from wingbar.data.views import Augment, Lookup
 
 __all__ = ["ENTRY", "Composites", "DiLoSettings"]
 
@@ -69,7 +69,7 @@ class Composites:
 
     augment: Augment
     maps: UInt8[Tensor, "n small small"]
-    background: Callable[[Tensor, Generator], Tensor]
+    background: Callable[[Lookup, int, Generator, slice], Tensor]
     p: float
     blur_p: float
     blur: float  # pixels of a map
@@ -82,16 +82,25 @@ class Composites:
         generator: Generator,
     ) -> tuple[Tensor, ...]:
         """The method's views of composites."""
-        draws, maps = self.augment.draw(aspect, generator), self.maps[index][:, None] / 255
-        return self.augment.render_apart([self.changed(images, maps, generator) for _ in draws], draws)
+        return self.some(images.__getitem__, aspect, index, generator, slice(None))
+
+    def some(
+        self,
+        lookup: Lookup,
+        aspect: Float[Tensor, " batch"],
+        index: Int[Tensor, " batch"],
+        generator: Generator,
+        own: slice,
+    ) -> tuple[Tensor, ...]:
+        """Those of some rows of a batch."""
+        draws, maps = self.augment.draw(aspect, generator), self.maps[index[own]][:, None] / 255
+        changed = [self.changed(lookup, maps, len(index), generator, own) for _ in draws]
+        return self.augment.render_apart(changed, [draw.rows(own) for draw in draws])
 
     def changed(
-        self,
-        images: UInt8[Tensor, "batch 3 side side"],
-        maps: Float[Tensor, "batch 1 small small"],
-        generator: Generator,
-    ) -> UInt8[Tensor, "batch 3 side side"]:
+        self, lookup: Lookup, maps: Float[Tensor, "own 1 small small"], count: int, generator: Generator, own: slice
+    ) -> UInt8[Tensor, "own 3 side side"]:
         """A share `p` of the images on another background, the others as they are."""
-        chosen, blurred = (draw_chance(len(images), generator, p=p) for p in (self.p, self.blur_p))
+        chosen, blurred = (draw_chance(count, generator, p=p)[own] for p in (self.p, self.blur_p))
         soft = gaussian_blur(maps, self.blur * blurred)
-        return only(chosen, composite, images.clone(), soft, self.background(images, generator))
+        return only(chosen, composite, lookup(own).clone(), soft, self.background(lookup, count, generator, own))

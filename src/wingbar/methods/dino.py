@@ -92,6 +92,7 @@ from wingbar.methods.losses import full_precision, geometry, unit_length, widene
 from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.heads import mlp
+from wingbar.together import gather
 from wingbar.types import Batch, Encoded, Output, ParamGroup
 
 __all__ = [
@@ -233,7 +234,8 @@ class DINO(nn.Module):
             **_entropies(target),
             **geometry(features[:images], embeddings[:images], taught[images:]),
         }
-        return Output({"base": loss}, carry=Taught(momentum, said.mean(dim=0)), facts=facts, target=target.mean(dim=0))
+        mean = gather(said.mean(dim=0, keepdim=True)).mean(dim=0)
+        return Output({"base": loss}, carry=Taught(momentum, mean), facts=facts, target=target.mean(dim=0))
 
     def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch p"]) -> Float[Tensor, ""]:
         """Cross-entropy of another embedding of the same images with what the teacher said of both its views."""

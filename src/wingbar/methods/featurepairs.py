@@ -85,6 +85,7 @@ from wingbar.methods import criteria, perturb
 from wingbar.methods.losses import blind_loss, nt_xent, widened
 from wingbar.methods.synth import beneath, innermost, judge, noise_facts
 from wingbar.models.encoder import frozen_statistics
+from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Targeted
 
 __all__ = ["ENTRY", "FeaturePairSettings", "FeaturePairs"]
@@ -117,7 +118,7 @@ def _criterion(settings: FeaturePairSettings, name: str, base: Method, context: 
 
 
 class Remembered(NamedTuple):
-    """What after_step needs: the base method's part, and the plain images' features."""
+    """What after_step needs: the base method's part, and the features of all plain images."""
 
     base: Any
     feature: Tensor
@@ -166,7 +167,8 @@ class FeaturePairs(nn.Module):
         facts = {**beneath(base.facts), **noise_facts(self.criteria, importances, feature.detach(), noise)}
         facts["chance/pair"] = self.nu * self._chance(base, len(feature))
         losses = {**beneath(base.losses), "pair": self.nu * loss}
-        return Output(losses, carry=Remembered(base.carry, feature.detach()), facts=facts, target=base.target)
+        remembered = Remembered(base.carry, gather(feature.detach()))
+        return Output(losses, carry=remembered, facts=facts, target=base.target)
 
     def _loss(self, feature: Tensor, noise: Tensor, base: Output) -> Tensor:
         perturbed = self.project(feature + noise)
@@ -176,7 +178,9 @@ class FeaturePairs(nn.Module):
         return self.each_other(self.project(feature), perturbed)
 
     def _chance(self, base: Output, batch: int) -> float | Tensor:
-        return base.facts.get("chance/base", 0.0) if self.each_other is None else blind_loss(self.each_other, batch)
+        return (
+            base.facts.get("chance/base", 0.0) if self.each_other is None else blind_loss(self.each_other, whole(batch))
+        )
 
     @torch.no_grad()
     def noise(
@@ -187,9 +191,10 @@ class FeaturePairs(nn.Module):
         generator = Generator(feature.device).manual_seed(seed)
         std = self.std(importances, [float(one.eps) for one in self.criteria], generator)  # type: ignore[arg-type]
         if self.length is not None:
-            now = torch.where(self.running > 0, self.running, _mean_length(feature))
+            now = torch.where(self.running > 0, self.running, _mean_length(gather(feature)))
             std = std * (self.length * now / std.norm(dim=1, keepdim=True).clamp_min(1e-12))
-        return std * torch.randn(feature.shape, generator=generator, device=feature.device)
+        shape = whole(len(feature)), *feature.shape[1:]
+        return std * own(torch.randn(shape, generator=generator, device=feature.device))
 
     def after_step(self, carries: Sequence[Remembered]) -> None:
         """The base method's state first, then the running length and each criterion's bank."""

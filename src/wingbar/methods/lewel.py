@@ -88,6 +88,7 @@ from wingbar.methods.losses import alignment, geometry, info_nce, unit_length
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
+from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Encoded, Output, ParamGroup
 
 __all__ = ["ENTRY", "LEWEL", "LEWELSettings", "alignment_maps", "grouped_pooling"]
@@ -208,8 +209,9 @@ class Contrast(nn.Module):
     def keep(self, target: Embedded, seed: int) -> tuple[Tensor, ...]:
         """The whole image's key, and one of its aligned keys by chance."""
         count, parts, _ = target.aligned.shape
-        chosen = torch.randint(parts, (count,), generator=Generator().manual_seed(seed)).to(target.aligned.device)
-        return target.whole, target.aligned[torch.arange(count, device=chosen.device), chosen]
+        draw = torch.randint(parts, (whole(count),), generator=Generator().manual_seed(seed))
+        chosen = own(draw).to(target.aligned.device)
+        return gather(target.whole), gather(target.aligned[torch.arange(count, device=chosen.device), chosen])
 
     def remember(self, kept: tuple[Tensor, ...]) -> None:
         """Into the queues."""

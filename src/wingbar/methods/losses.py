@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from wingbar.together import gather, in_company
 from wingbar.types import STD
 
 __all__ = [
@@ -137,11 +138,14 @@ def nt_xent(
 ) -> Float[Tensor, ""]:
     """Eq. 7 (SimCLR's loss): mean over anchors, each against the 2n − 1 other rows; `symmetric` takes all 2n anchors.
 
+    The rows are those of the whole batch.
+
     >>> one = torch.ones(5, 2)
     >>> bool(torch.isclose(nt_xent(one, one), torch.tensor(9.0).log()))
     True
     """
     options = {"temperature": temperature, "denominator": denominator, "scale": scale}
+    first, second = gather(first), gather(second)
     forward = nt_xent_terms(first, first, second, **options).mean()  # type: ignore[arg-type]
     if not symmetric:
         return forward
@@ -176,7 +180,8 @@ def objective(
 @cache
 def blind_loss(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> float:
     """A contrastive loss's chance level: what it gives to an encoder that maps all images to one point."""
-    return float(loss(torch.ones(batch, 1), torch.ones(batch, 1)))
+    with in_company(None):  # `batch` is the whole one
+        return float(loss(torch.ones(batch, 1), torch.ones(batch, 1)))
 
 
 def alignment(first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]) -> Float[Tensor, ""]:

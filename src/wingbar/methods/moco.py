@@ -32,7 +32,7 @@ class MoCoSettings:
     temperature: float = 0.2
     """Of the contrastive loss."""
     splits: int = 1
-    """Sub-batches with their own BatchNorm statistics, in place of shuffling over devices."""
+    """Sub-batches with their own BatchNorm statistics, in place of shuffling over devices; with several, over these."""
     enqueue: Literal["after", "before"] = "after"
     """A3: keys enter the queue after or before the loss."""
     denominator: Literal["with_positive", "without_positive"] = "with_positive"
@@ -46,6 +46,12 @@ def _problems(settings: MoCoSettings, config: Config) -> Iterator[str]:
     if batch > settings.queue:
         too_large = f"a batch of {batch} does not fit into MoCo's queue of {settings.queue}"
         yield f"{too_large}; raise method.queue or lower data.batch"
+    devices = config.run.devices
+    if devices > 1 and settings.splits > 1 and (config.encoder.batchnorm == "train" or settings.splits % devices):
+        yield (
+            f"method.splits {settings.splits} stands for the BatchNorm of several devices; on run.devices {devices} "
+            f"use --method.splits {devices} with --encoder.batchnorm local, or --method.splits 1"
+        )
     if batch // config.run.accumulate % settings.splits:
         yield f"method.splits {settings.splits} does not divide a batch of {batch}; change one of them"
     if settings.recent is not None and settings.enqueue == "before":
@@ -88,6 +94,7 @@ from wingbar.methods.schedules import keeping
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
+from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]
@@ -129,7 +136,7 @@ def against_past_and_present(
     query: Float[Tensor, "n k"], key: Float[Tensor, "n k"], queue: Ring, **options: Any
 ) -> Float[Tensor, ""]:
     """This step's keys already in the queue, as in the paper's listing: every positive is a negative too (A3)."""
-    return info_nce(query, key, queue.after(key), **options)
+    return info_nce(query, key, queue.after(gather(key)), **options)
 
 
 class MoCo(nn.Module):
@@ -165,23 +172,24 @@ class MoCo(nn.Module):
 
     def teach(self, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
         """The teacher's embeddings, without a graph: the keys."""
-        if len(view) % self.splits:
-            raise UserError(
-                f"a batch of {len(view)} cannot be cut into {self.splits} equal parts; change method.splits"
-            )
-        order = torch.arange(len(view)).view(self.splits, -1).T.flatten() if self.splits > 1 else slice(None)
-        shuffled = self.teacher_projector(self._in_parts(self.teacher_encoder, view[order]))
-        return shuffled[torch.argsort(order)] if isinstance(order, Tensor) else shuffled
+        count = whole(len(view))
+        if count % self.splits:
+            raise UserError(f"a batch of {count} cannot be cut into {self.splits} equal parts; change method.splits")
+        if self.splits == 1:
+            return self.teacher_projector(self.teacher_encoder(view).vector)
+        order = torch.arange(count).view(self.splits, -1).T.flatten()
+        shuffled = self.teacher_projector(self._in_parts(self.teacher_encoder, own(gather(view)[order])))
+        return own(gather(shuffled)[torch.argsort(order)])
 
     def _in_parts(self, encoder: nn.Module, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        return torch.cat([encoder(part).vector for part in view.chunk(self.splits)])
+        return torch.cat([encoder(part).vector for part in torch.split(view, whole(len(view)) // self.splits)])
 
     def forward(self, batch: Batch) -> Output:
         """Losses: `base`."""
         feature = self._in_parts(self.encoder, batch.views[0])
         query, key = self.project(feature), self.teach(batch.views[1])
         facts = {"chance/base": self.chance, **geometry(feature, query, key)}
-        return Output({"base": self.toward(query, key)}, carry=key, facts=facts, target=key)
+        return Output({"base": self.toward(query, key)}, carry=gather(key), facts=facts, target=key)
 
     def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
         """The loss of an embedding whose images' keys are the target."""

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from wingbar.together import gather, own, whole
+
 __all__ = [
     "Noise",
     "absolute",
@@ -75,9 +77,9 @@ def of_another(
     importances: Sequence[Float[Tensor, "batch dim"]], eps: Sequence[float], generator: Generator
 ) -> Float[Tensor, "batch dim"]:
     """A control: every image gets the noise that another one was judged to get."""
-    std = as_judged(importances, eps, generator)
+    std = gather(as_judged(importances, eps, generator))
     shift = torch.randint(1, max(len(std), 2), (1,), generator=generator, device=std.device)
-    return std[(torch.arange(len(std), device=std.device) + shift) % len(std)]
+    return own(std[(torch.arange(len(std), device=std.device) + shift) % len(std)])
 
 
 def upside_down(
@@ -96,7 +98,7 @@ def absolute(feature: Float[Tensor, "batch dim"]) -> float:
 
 def relative(feature: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
     """Noise in units of the mean absolute feature, which drifts during training (A20)."""
-    return feature.abs().mean()
+    return gather(feature).abs().mean()
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,9 @@ class Noise:
         generator: Generator,
     ) -> Float[Tensor, "batch dim"]:
         """The perturbed feature: one independent Gaussian per criterion, drawn from `generator`."""
-        rows = len(feature) if self.per_image else 1
+        rows = whole(len(feature)) if self.per_image else 1
         unit, perturbed = self.unit(feature), feature
         for importance, scale in zip(importances, eps, strict=True):
             draw = torch.randn(rows, feature.shape[1], generator=generator, device=feature.device)
-            perturbed = perturbed + unit * self.std(importance, scale) * draw
+            perturbed = perturbed + unit * self.std(importance, scale) * (own(draw) if self.per_image else draw)
         return perturbed if self.floor is None else perturbed.clamp_min(self.floor)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from wingbar.errors import UserError
 from wingbar.methods.losses import full_precision, widened
 from wingbar.models.encoder import Encoder, evaluation_mode, watched
+from wingbar.together import gather, total, whole
 from wingbar.types import Batch, Encodes, Method, Output, ParamGroup
 
 __all__ = [
@@ -69,8 +70,8 @@ def per_image(places: Float[Tensor, "batch h w"]) -> Float[Tensor, "batch h w"]:
 
 def over_batch(places: Float[Tensor, "batch h w"]) -> Float[Tensor, "batch h w"]:
     """From 0 to 1 in the whole batch, as in LCR's code: what an image gets depends on the others."""
-    places = places - places.amin()
-    return places / (places.amax() + FLAT)
+    places = places - gather(places).amin()
+    return places / (gather(places).amax() + FLAT)
 
 
 def attended(
@@ -161,7 +162,7 @@ class Rationale(nn.Module):
         with full_precision(feature_map):
             fit, told = self.fit(feature_map, gradient, self.branch(feature_map))
         views = len(feature_map) / len(batch.index)  # the originals look at one
-        losses = {**base.losses, self.name: self.weight * fit / views}
+        losses = {**base.losses, self.name: self.weight * total(fit) / views}
         return Output(losses, carry=base.carry, facts={**base.facts, f"{self.name}/target": told}, target=base.target)
 
     def after_step(self, carries: Sequence[Any]) -> None:
@@ -189,7 +190,8 @@ def _explained(losses: Mapping[str, Tensor], maps: Sequence[Tensor]) -> tuple[Te
     Of a multi-crop method the large views are taken, which come first. A method that names no loss `base` has one.
     """
     loss = losses["base"] if "base" in losses else torch.stack(list(losses.values())).sum()
-    gradients = torch.autograd.grad(loss, list(maps), retain_graph=True, allow_unused=True)
+    share = loss / whole(1)  # of the whole batch's loss, which is the mean of those of its parts
+    gradients = torch.autograd.grad(share, list(maps), retain_graph=True, allow_unused=True)
     used = [pair for pair in zip(maps, gradients, strict=True) if pair[1] is not None]
     large = [pair for pair in used if pair[0].shape[2:] == used[0][0].shape[2:]]
     return torch.cat([feature_map for feature_map, _ in large]), torch.cat([gradient for _, gradient in large])

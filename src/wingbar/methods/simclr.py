@@ -60,6 +60,7 @@ from wingbar.data import views
 from wingbar.methods.losses import blind_loss, geometry, nt_xent
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
+from wingbar.together import whole
 from wingbar.types import Batch, Output, ParamGroup
 
 __all__ = ["ENTRY", "SimCLR", "SimCLRSettings", "strong"]
@@ -99,7 +100,7 @@ class SimCLR(nn.Module):
         """Losses: `base`, ln(2B − 1) when blind."""
         feature = self.encoder(torch.cat(batch.views[:2])).vector
         first, second = self.project(feature).chunk(2)
-        chance = blind_loss(self.loss, len(first))
+        chance = blind_loss(self.loss, whole(len(first)))
         facts: dict[str, Tensor | float] = {"chance/base": chance, **geometry(feature[: len(first)], first, second)}
         return Output({"base": self.loss(first, second)}, facts=facts, target=second.detach())
 

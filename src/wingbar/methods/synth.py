@@ -22,6 +22,7 @@ from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
+from wingbar.together import gather, whole
 from wingbar.types import Batch, Comparing, Encodes, Method, Network, Output, ParamGroup, Probe
 
 __all__ = [
@@ -148,7 +149,7 @@ def noise_facts(
 
 
 class Carry(NamedTuple):
-    """What after_step needs: the base method's part, and the plain images' features."""
+    """What after_step needs: the base method's part, and the features of all plain images."""
 
     base: Any
     feature: Tensor
@@ -190,7 +191,7 @@ class SynthPairs(nn.Module):
         pair, facts = self._pair(feature, rebuilt, target, batch) if self.nu else (rebuild.new_zeros(()), {})
         losses = objective(beneath(base.losses), rebuild, pair, alpha=self.alpha, nu=self.nu)
         facts = {**beneath(base.facts), **facts, **self._rebuild_facts(rebuilt.detach(), target)}
-        return Output(losses, carry=Carry(base.carry, feature.detach()), facts=facts, target=base.target)
+        return Output(losses, carry=Carry(base.carry, gather(feature.detach())), facts=facts, target=base.target)
 
     def _pair(
         self, feature: Tensor, rebuilt: Tensor, image: Tensor, batch: Batch
@@ -213,7 +214,7 @@ class SynthPairs(nn.Module):
         owner = getattr(self.readings.pair_loss, "__self__", None)
         if isinstance(owner, nn.Module):  # a base's own loss compares by cosine, and may know what 0 amounts to
             return float(getattr(owner, "chance", 0.0))
-        return blind_loss(self.readings.pair_loss, batch)
+        return blind_loss(self.readings.pair_loss, whole(batch))
 
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -194,17 +194,17 @@ def score_attention(
     views: Views,
     *,
     batch: int = 32,
+    seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
-    **options: Any,
 ) -> dict[str, Attention]:
     """Energy and pointing game of each kind of map in each region, named `likeness/box`, and so on.
 
-    Regions are in pixels of the views that `prepare` makes. `options` are those of `attention_maps`.
+    Regions are in pixels of the views that `prepare` makes.
     """
     rows = torch.arange(len(store.images), device=next(encoder.parameters()).device)
     games = {name: _games(name, region, torch.split(rows, batch)) for name, region in regions.items()}
     played: dict[str, list[list[Tensor]]] = defaultdict(list)
-    for mapped in attention_maps(encoder, store, prepare, views, batch=batch, **options):
+    for mapped in attention_maps(encoder, store, prepare, views, batch=batch, seed=seed):
         for kind, cam in mapped.cams.items():
             for name, pair in games.items():
                 played[f"{kind}/{name}"].append([game.play(cam, mapped.rows) for game in pair])

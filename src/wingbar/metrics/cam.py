@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -117,7 +117,7 @@ def _layer(encoder: Encoder, image: Tensor) -> Layer:
     return Layer(tokens[-1] if tokens else encoded.map, encoded.vector, (rows, columns))
 
 
-def _last_block(trunk: Any) -> nn.Module | None:
+def _last_block(trunk: nn.Module) -> nn.Module | None:
     """The last block of a transformer of timm or torchvision."""
     blocks = getattr(trunk, "blocks", None) or getattr(getattr(trunk, "encoder", None), "layers", None)
     return blocks[-1] if isinstance(blocks, nn.Sequential | nn.ModuleList) else None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wingbar.config.configfile import read_config
 from wingbar.errors import UserError
+from wingbar.files import read_lines
 from wingbar.methods.losses import alignment
 from wingbar.metrics.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.metrics.verdicts import Diagnosis, Signs, judge
@@ -82,10 +83,10 @@ def read_record(run: Path) -> Record:
     try:
         config = read_config(run / "config.json")
         images = int(json.loads((run / "environment.json").read_text(encoding="utf-8"))["images"])
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, KeyError, UserError, json.JSONDecodeError) as error:
+        lines = read_lines(run / "metrics.jsonl")
+    except (OSError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise UserError(f"{run} holds no record of a training ({error}); give the folder of a run") from error
-    training = [line for line in map(json.loads, lines) if line["stage"] == "train"]
+    training = [line for line in lines if line.get("stage") == "train"]
     if not training:
         raise UserError(f"the run in {run} has not begun to train; go on with wingbar resume {run}")
     queue = int(getattr(config.method.settings, "queue", 0))

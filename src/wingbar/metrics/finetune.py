@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from wingbar.data.batches import Batches, fold
 from wingbar.data.geometry import Range
 from wingbar.data.placement import place
-from wingbar.data.store import Store
-from wingbar.data.subset import take
+from wingbar.data.store import Store, take
 from wingbar.data.views import centre, crops
 from wingbar.errors import UserError
 from wingbar.metrics.intervals import Interval, wilson
@@ -83,11 +82,6 @@ class Finetuned(NamedTuple):
     def top1(self) -> Interval:
         """Accuracy."""
         return wilson(self.correct())
-
-    @property
-    def top5(self) -> Interval:
-        """The share of images whose class is among the five most likely."""
-        return wilson(self.correct(within=5))
 
 
 # --- the method ------------------------------------------------------------------------------------------------------

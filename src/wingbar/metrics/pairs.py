@@ -6,8 +6,8 @@ whose importance compares an image with the others, and looking changes nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -20,7 +20,18 @@ from wingbar.models.encoder import evaluation_mode
 from wingbar.show.figures.contents import Ladder, Pairs
 from wingbar.types import MEAN, STD, Batch
 
-__all__ = ["SCALES", "criterion_ladder", "make_pairs", "noise_ladder", "to_bytes"]
+__all__ = [
+    "SCALES",
+    "Judged",
+    "criterion_ladder",
+    "criterion_names",
+    "make_pairs",
+    "noise_ladder",
+    "pixel_change",
+    "switched",
+    "to_bytes",
+    "twins",
+]
 
 SCALES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the noise, in units of the run's own ε
 CRITERIA = {"GradCam": "Grad-CAM", "LowVariance": "low variance", "Uniform": "uniform"}
@@ -32,8 +43,8 @@ def to_bytes(image: Float[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
     return ((image.detach().float().cpu() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-class _Seen(NamedTuple):
-    """A batch as the method sees it."""
+class Judged(NamedTuple):
+    """Images as the method sees them, and the seed of their noise."""
 
     feature: Float[Tensor, "batch dim"]
     importances: list[Float[Tensor, "batch dim"]]  # one per criterion
@@ -54,7 +65,7 @@ def make_pairs(method: SynthPairs, batch: Batch, names: Sequence[str]) -> Pairs:
         image=to_bytes(image),
         rebuilt=to_bytes(rebuilt),
         twin=to_bytes(twin),
-        change=_change(twin, rebuilt),
+        change=pixel_change(twin, rebuilt),
         psnr=torch.stack([psnr(*pair) for pair in zip(rebuilt[:, None], image[:, None], strict=True)]).cpu(),
         perturbed=touched.float().mean(dim=1).cpu(),
     )
@@ -64,46 +75,58 @@ def noise_ladder(method: SynthPairs, batch: Batch, count: int, *, scales: Sequen
     """Twins of the first `count` images while every ε grows; the noise is one draw, only its size changes."""
     with torch.no_grad(), evaluation_mode(method):
         seen = _look(method, batch)
-        steps = [_twins(method, seen, seen.importances, count, scale=scale) for scale in scales]
+        steps = [twins(method, seen, seen.importances, count, scale=scale) for scale in scales]
         return _ladder(method, seen, "noise scale", [f"×{scale:g}" for scale in scales], steps)
 
 
 def criterion_ladder(method: SynthPairs, batch: Batch, count: int) -> Ladder:
     """Twins of the first `count` images under all criteria, then under each alone with its share of the same noise."""
-    names = [CRITERIA.get(type(criterion).__name__, type(criterion).__name__) for criterion in method.criteria]
+    names = criterion_names(method)
     with torch.no_grad(), evaluation_mode(method):
         seen = _look(method, batch)
-        alone = [_only(place, seen.importances) for place in range(len(names))]
-        steps = [_twins(method, seen, importances, count) for importances in (seen.importances, *alone)]
+        alone = [switched(seen.importances, {place}) for place in range(len(names))]
+        steps = [twins(method, seen, importances, count) for importances in (seen.importances, *alone)]
         together = "both" if len(names) == 2 else "all"
         return _ladder(method, seen, "criterion", [together, *names], steps)
 
 
-def _look(method: SynthPairs, batch: Batch) -> _Seen:
+def criterion_names(method: SynthPairs) -> list[str]:
+    """What decides which dimensions are perturbed, in words."""
+    return [CRITERIA.get(type(criterion).__name__, type(criterion).__name__) for criterion in method.criteria]
+
+
+def _look(method: SynthPairs, batch: Batch) -> Judged:
     feature = method.encoder(batch.image).vector
-    return _Seen(feature, method.importances(feature, batch), batch.seed)
+    return Judged(feature, method.importances(feature, batch), batch.seed)
 
 
-def _only(place: int, importances: Sequence[Tensor]) -> list[Tensor]:
-    """All importances but one become 1, "leave it alone": what is left of the noise is that criterion's own."""
-    return [own if row == place else torch.ones_like(own) for row, own in enumerate(importances)]
+def switched(importances: Sequence[Tensor], on: Collection[int]) -> list[Tensor]:
+    """All other importances become 1, "leave it alone": what is left of the noise is that of these criteria."""
+    return [own if place in on else torch.ones_like(own) for place, own in enumerate(importances)]
 
 
-def _twins(
-    method: SynthPairs, seen: _Seen, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
+def twins(
+    method: SynthPairs, seen: Judged, importances: Sequence[Tensor], count: int, *, scale: float = 1.0
 ) -> Float[Tensor, "{count} 3 size size"]:
+    """Of the first `count` images; the draw is the seed's, whatever its scale."""
     generator = Generator(seen.feature.device).manual_seed(seen.seed)
     eps = [scale * float(criterion.eps) for criterion in method.criteria]  # type: ignore[arg-type]
     return method.twin(method.readings.noise(seen.feature, importances, eps, generator)[:count])
 
 
-def _ladder(method: SynthPairs, seen: _Seen, kind: Any, names: list[str], steps: Sequence[Tensor]) -> Ladder:
+def _ladder(
+    method: SynthPairs,
+    seen: Judged,
+    kind: Literal["noise scale", "criterion"],
+    names: list[str],
+    steps: Sequence[Tensor],
+) -> Ladder:
     rebuilt = method.decoder(seen.feature[: len(steps[0])])
-    change = torch.stack([_change(twin, rebuilt).mean(dim=(1, 2)) for twin in steps], dim=1)
+    change = torch.stack([pixel_change(twin, rebuilt).mean(dim=(1, 2)) for twin in steps], dim=1)
     return Ladder(kind, names, to_bytes(rebuilt), torch.stack([to_bytes(twin) for twin in steps], dim=1), change)
 
 
-def _change(twin: Float[Tensor, "n 3 h w"], rebuilt: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n h w"]:
+def pixel_change(twin: Float[Tensor, "n 3 h w"], rebuilt: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n h w"]:
     """|twin − rebuilt| in pixel values from 0 to 1, mean over colours."""
     std = torch.tensor(STD, device=twin.device).view(3, 1, 1)
     return ((twin - rebuilt).float() * std).abs().mean(dim=1).cpu()

@@ -1,4 +1,4 @@
-"""The scores of one encoder on a labelled data set, each with its interval and its per-image values."""
+"""What a protocol finds out about one encoder: scores, each with its interval and its per-image values, and words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wingbar.metrics.intervals import Interval, bootstrap, wilson
 
-__all__ = ["Score", "class_means", "per_class", "score"]
+__all__ = ["ProtocolResult", "Score", "class_means", "per_class", "percent", "score"]
 
 
 class Score(NamedTuple):
@@ -22,7 +22,7 @@ class Score(NamedTuple):
     facts: Mapping[str, Any] = {}  # what else belongs to the number: how many were skipped, which decay was chosen
 
 
-def score(values: Bool[Tensor, " n"] | Float[Tensor, " n"], **facts: Any) -> Score:
+def score(values: Bool[Tensor, " n"] | Float[Tensor, " n"], **facts: object) -> Score:
     """The mean of per-image values: with Wilson's interval if they are hits, else with the bootstrap's."""
     values = values.cpu()
     return Score(wilson(values) if values.dtype == torch.bool else bootstrap(values), values, facts)
@@ -43,3 +43,21 @@ def class_means(values: Tensor, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"
     """
     _, column, count = torch.unique(labels, return_inverse=True, return_counts=True)
     return values.double() * len(labels) / (len(count) * count[column])
+
+
+class ProtocolResult(NamedTuple):
+    """What a protocol found."""
+
+    scores: Mapping[str, Score]
+    rows: Mapping[str, Tensor] = {}  # what pictures need, row by row
+    readings: Mapping[str, float] = {}  # numbers without an interval
+    words: tuple[str, ...] = ()  # sentences for people, the most important first
+
+
+def percent(share: float) -> str:
+    """A share as it stands in names of metrics.
+
+    >>> percent(0.2)
+    '20%'
+    """
+    return f"{100 * share:g}%"

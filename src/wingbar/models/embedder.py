@@ -11,13 +11,13 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -36,7 +36,7 @@ from wingbar.models.weights import (
     weights_hash,
 )
 from wingbar.models.whitening import Whitening, whiten
-from wingbar.tensors import save_tensors
+from wingbar.tensors import load_tensors, save_tensors
 from wingbar.types import Method, Pixels
 
 __all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder", "save_folder"]
@@ -45,6 +45,7 @@ FOLDER, ABOUT, WEIGHTS, WHITE = "embedder", "embedder.json", "weights.safetensor
 ENCODER = "encoder.safetensors"
 FORMAT = 1
 SIZE = 224  # of images, where nobody says otherwise
+LARGEST = 8192  # side of an image that a stranger's file may ask memory for
 
 
 class Embedder(nn.Module):
@@ -177,11 +178,15 @@ def _link(source: Path, target: Path) -> None:
 
 def load_embedder(folder: Path) -> Embedder:
     """What `save_embedder` wrote, in evaluation mode on the CPU."""
-    about = _read_about(folder / ABOUT)
+    with _reading(folder / ABOUT):
+        return _loaded(folder, _read_about(folder / ABOUT))
+
+
+def _loaded(folder: Path, about: Mapping[str, Any]) -> Embedder:
     white = about.get("whitening")
-    kept = load_file(folder / WHITE) if white else {}
+    kept = load_tensors(folder / WHITE) if white else {}
     whitening = Whitening(kept["mean"], kept["axes"], kept["variance"], white["power"]) if white else None
-    size = int(about["images"]["size"])
+    size = _size(about)
     if about["feature"] == "pooled":
         return Embedder(load_encoder(folder / WEIGHTS), size=size, whitening=whitening).eval()
     from wingbar.models.trunks import build_encoder
@@ -189,14 +194,22 @@ def load_embedder(folder: Path) -> Embedder:
     config, trunk = from_json(json.dumps(about["feature"])), about["encoder"]
     encoder = build_encoder(trunk["name"], layout=trunk["layout"])
     encoder.expect(Pixels(*(tuple(about["images"][name]) for name in ("mean", "std"))))
-    method = _built(config, encoder, load_file(folder / WEIGHTS))
+    method = _built(config, encoder, load_tensors(folder / WEIGHTS))
     found = embedder_of(method, config)
     return Embedder(found.encoder, size=size, own=method, config=config, whitening=whitening).eval()
 
 
 def embedder_size(folder: Path) -> int:
     """Side of the images that an embedder in a folder takes."""
-    return int(_read_about(folder / ABOUT)["images"]["size"])
+    with _reading(folder / ABOUT):
+        return _size(_read_about(folder / ABOUT))
+
+
+def _size(about: Mapping[str, Any]) -> int:
+    size = int(about["images"]["size"])
+    if not 1 <= size <= LARGEST:
+        raise ValueError(f"images of {size} pixels a side")
+    return size
 
 
 def _built(config: Config, encoder: Encoder, state: Mapping[str, Tensor]) -> Any:
@@ -210,14 +223,21 @@ def _built(config: Config, encoder: Encoder, state: Mapping[str, Tensor]) -> Any
     return built.eval()
 
 
-def _read_about(path: Path) -> dict[str, Any]:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file that anybody may have written, is said in one sentence."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        version = about["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no embedder of wingbar ({type(error).__name__})") from error
-    if version != FORMAT:
-        raise UserError(f"the embedder {path} has format {version}, this version reads {FORMAT}")
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{path} is no embedder of wingbar ({type(error).__name__}), or damaged") from error
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    about = json.loads(path.read_text(encoding="utf-8"))
+    if about["format"] != FORMAT:
+        raise UserError(f"the embedder {path} has format {about['format']}, this version reads {FORMAT}")
     return about
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "evaluation_statistics",
     "frozen_statistics",
     "layers_of",
+    "patch_embedding",
     "watched",
     "zero_init_residuals",
 ]
@@ -201,6 +202,7 @@ def zero_init_residuals(encoder: Encoder) -> None:
 
 
 _HOLDERS = r"(?:(?:features|layers|trunk_output|blocks|stages|encoder\.layers|encoder)\.)?"  # what holds other parts
+_PATCHES = ("patch_embed", "conv_proj")  # timm's, torchvision's
 _TOKENS = {"class_token", "conv_proj", "pos_embedding"}  # how torchvision's transformers begin
 
 
@@ -232,6 +234,14 @@ def _with_their_norms(parts: Iterable[list[nn.Parameter]]) -> list[list[nn.Param
         else:
             layers.append(held)
     return layers
+
+
+def patch_embedding(encoder: Encodes) -> list[nn.Parameter]:
+    """What turns patches into tokens, where a trunk has that."""
+    found = next((getattr(encoder.trunk, name, None) for name in _PATCHES if hasattr(encoder.trunk, name)), None)
+    if not isinstance(found, nn.Module):
+        raise UserError(f"{encoder.name} has no patch embedding, so optim.patches slows nothing down; leave it out")
+    return list(found.parameters())
 
 
 def check_size(encoder: Encodes, size: int, *, setting: str = "data.size") -> None:

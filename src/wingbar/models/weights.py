@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from wingbar.config.sections import FILE_ENDINGS
 from wingbar.errors import UserError
+from wingbar.files import refuse_bomb
 from wingbar.models.encoder import Encoder, Layout
-from wingbar.tensors import save_tensors
+from wingbar.models.lora import folded
+from wingbar.tensors import open_tensors, save_tensors
 from wingbar.types import IMAGENET, Pixels
 
 __all__ = [
@@ -149,7 +152,7 @@ def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
     if not path.is_file():
         raise UserError(f"the weights file {path} " + ("is a folder" if path.is_dir() else "does not exist"))
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return open_tensors(path)
     checkpoint = _unpickled(path)
     metadata = checkpoint.get("metadata") if isinstance(checkpoint, Mapping) else None
     return _unwrapped(checkpoint, path), dict(metadata or {})
@@ -157,6 +160,7 @@ def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
 
 def _unpickled(path: Path) -> Any:
     """A checkpoint's content: tensors and plain values only, and the harmless arguments that DINO keeps beside them."""
+    refuse_bomb(path)
     with path.open("rb") as file:
         pickled = file.read(2) in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
     try:
@@ -171,20 +175,12 @@ def _unpickled(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as weights ({type(error).__name__}); is it complete?") from error
 
 
-def _read_safetensors(path: Path) -> tuple[Weights, dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read as safetensors ({error}); is it complete?") from error
-
-
 def _unwrapped(checkpoint: Any, path: Path) -> Weights:
     """The innermost mapping of names to tensors."""
     while isinstance(checkpoint, Mapping):
         inner = next((checkpoint[key] for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)), None)
         if inner is None:
-            return {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
+            return folded({key: value for key, value in checkpoint.items() if isinstance(value, Tensor)})
         checkpoint = inner
     raise UserError(f"{path} holds a {type(checkpoint).__name__}, not weights; save a state_dict()")
 
@@ -195,6 +191,7 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
     candidates = [_without_prefix(found, prefix) for prefix in PREFIXES]
     candidates += [_with_names(candidate) for candidate in candidates]
     best = max(candidates, key=lambda candidate: len(wanted.keys() & candidate.keys()))
+    best = best if wanted.keys() <= best.keys() else _as_timm_reads(encoder, best)
     missing, left = sorted(wanted.keys() - best.keys()), _left_over(encoder, best)
     if missing:
         raise UserError(
@@ -207,6 +204,14 @@ def _load(encoder: Encoder, found: Weights, source: str) -> None:
     if left:
         raise UserError(f"{source} does not fit {encoder.name}: it is of a larger network, with {left[0]!r}")
     encoder.trunk.load_state_dict({key: best[key] for key in wanted}, strict=False)
+
+
+def _as_timm_reads(encoder: Encoder, found: Weights) -> Weights:
+    """The same under timm's keys, if it is a file of the authors that timm knows: DINOv2 with registers, DINOv3."""
+    convert = getattr(sys.modules[type(encoder.trunk).__module__], "checkpoint_filter_fn", None)
+    with suppress(LookupError, AttributeError, RuntimeError, TypeError, ValueError):  # no such file, then
+        return convert(dict(found), encoder.trunk) if convert else found
+    return found
 
 
 def _left_over(encoder: Encoder, found: Weights) -> list[str]:

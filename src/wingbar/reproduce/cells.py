@@ -15,13 +15,12 @@ from wingbar.config.sections import FILE_ENDINGS, Optim, settled
 from wingbar.config.settings import CHOICES, Config, changed, defaults, fitting, key_of, named, parsed
 from wingbar.errors import UserError
 from wingbar.evaluate.splits import split_digest
-from wingbar.reproduce.numerics import numerics
 from wingbar.reproduce.options import Reproduce, roots
 from wingbar.reproduce.tables import DATASETS, FROZEN, HALF_WHITE, SUPERVISED, Row, protocols
 from wingbar.train.images import count, find_source
 from wingbar.train.runfolder import FREE
 
-__all__ = ["Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell"]
+__all__ = ["NUMERICS", "Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell", "numerics"]
 
 # What the digests of the splits stand for; the root is a place, not a number.
 IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud")}
@@ -152,3 +151,21 @@ def find_splits(dataset: str, asked: Reproduce) -> Splits:
     except UserError as error:
         return Splits("", "", 0, str(error))
     return Splits(split_digest(train), split_digest(test), count(train))
+
+
+# --- the version of everything that decides a trained number: a cell made under another one is not this cell ---------
+
+
+# Of what all methods share. Raise it, or an entry's own, whenever a run of the same settings would end with other
+# numbers: after a *Numerics* entry in the CHANGELOG. Golden curves that moved ask for it.
+NUMERICS = 1
+
+
+def numerics(config: Config) -> int | dict[str, int]:
+    """The version for a run; a method or wrapper whose own has been raised stands in it by name.
+
+    >>> numerics(Config())
+    1
+    """
+    raised = {part.name: part.entry.numerics for part in config.parts if part.entry.numerics > 1}
+    return {"shared": NUMERICS, **raised} if raised else NUMERICS

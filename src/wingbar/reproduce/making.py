@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,7 @@ from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import Data, Finetune, Paper
 from wingbar.evaluate.record import commit
 from wingbar.files import Line, read_lines
-from wingbar.reproduce.cells import Cell, differences, is_trained
-from wingbar.reproduce.numerics import numerics
+from wingbar.reproduce.cells import Cell, differences, is_trained, numerics
 from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import HALF_WHITE, measures, protocols
 from wingbar.train.machine import gpu_name
@@ -72,24 +72,12 @@ def _train(config: Config, cell: Cell, *, quiet: bool) -> None:
 
 def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) -> Evaluate:
     """What `wingbar evaluate` is asked about the run, or about the initialisation."""
-    data, trained = config.data, is_trained(cell.row)
+    trained = is_trained(cell.row)
     return Evaluate(
         (config.run.out if trained else config.encoder.name,),
         protocols=protocols(cell.row),
         weights="" if trained else config.encoder.weights,
-        data=Data(
-            root=data.root,
-            name=data.name,
-            options=data.options,
-            holdout=data.holdout,
-            size=data.size,
-            stored=data.stored,
-            cache=data.cache,
-            workers=data.workers,
-            classes=data.classes,
-            images=data.images,
-            loud=data.loud,
-        ),
+        data=Data(**{field.name: getattr(config.data, field.name) for field in fields(Data)}),
         paper=Paper(epochs=probe_epochs, fractions=FRACTIONS),
         finetune=Finetune(epochs=config.run.epochs),
         whiten=cell.row.recipe == HALF_WHITE,

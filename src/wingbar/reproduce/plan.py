@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from wingbar.config.settings import changed, key_of, named
-from wingbar.files import Line
+from wingbar.config.entry import Number
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed, key_of, named
+from wingbar.files import Line, read_lines
+from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
-from wingbar.reproduce.cost import remaining_seconds
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Recorded, finished
-from wingbar.reproduce.tables import TABLES
+from wingbar.reproduce.tables import FROZEN, HALF_WHITE, TABLES
+from wingbar.terminal import note
+from wingbar.train.machine import choose_device, gpu_name, will_compile
 from wingbar.train.shelf import first_settings
-from wingbar.train.stages import first_passes
+from wingbar.train.stages import first_passes, step_passes
 
 __all__ = ["Job", "Place", "estimated", "make_plan", "state_of"]
 
@@ -103,3 +109,121 @@ def _of_variant(cell: Cell, recorded: Recorded) -> dict[str, Line]:
     """A line of every finished cell that differs in its seed only."""
     lines = (line for metrics in recorded.values() for line in metrics.values() if line["metric"] != FAILED)
     return {line["key"]: line for line in lines if line["variant"] == cell.variant}
+
+
+# --- what a cell will take: from its other seeds, from the figures of wingbar bench, or by timing steps --------------
+
+
+# Passes of the encoder per image, as entries count them. Probes embed crops uncompiled, which takes twice as long.
+CROP_PASSES, FINETUNE_PASSES = 2, 3
+COMPILING, SCORING = 90.0, 30.0  # seconds, on a GPU: before the first steps, twice that with pairs; all but the probe
+TIMED_BATCH = 4  # enough to time a CPU by
+
+
+def remaining_seconds(
+    cell: Cell, known: Mapping[str, Line], *, probe_epochs: int, decoder_is_made: bool = False
+) -> float:
+    """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
+    device = cell.config.run.device
+    before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
+    left = 1 - max(_done_share(cell), _first_share(cell.config) if decoder_is_made else 0.0)
+    if before is not None:
+        return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
+    speed = _passes_per_second(cell.config)
+    on_gpu = choose_device(device).type == "cuda"
+    training = left * _training_passes(cell) / speed + COMPILING * _compilations(cell)
+    return training + _exam_passes(cell, probe_epochs) / speed + SCORING * on_gpu
+
+
+def _compilations(cell: Cell) -> int:
+    """How many methods' worth of code is compiled: the base's, and that of what is around it."""
+    return len(cell.config.parts) * (is_trained(cell.row) and will_compile(cell.config))
+
+
+def _training_passes(cell: Cell) -> Number:
+    return cell.splits.images * _passes(cell.config) if is_trained(cell.row) else 0
+
+
+def _passes(config: Config) -> Number:
+    """Per image, of training and of what comes before it."""
+    return first_passes(config) + step_passes(config) * config.run.epochs
+
+
+def _exam_passes(cell: Cell, probe_epochs: int) -> int:
+    if cell.row.recipe == HALF_WHITE:
+        return 2 * cell.splits.images
+    if is_trained(cell.row) or cell.row.recipe == FROZEN:
+        return cell.splits.images * CROP_PASSES * probe_epochs
+    return cell.splits.images * FINETUNE_PASSES * cell.config.run.epochs
+
+
+# --- how fast this machine is ----------------------------------------------------------------------------------------
+
+
+def _passes_per_second(config: Config) -> float:
+    """Encoder passes this machine makes in a second of such a training."""
+    for figure in json.loads((files("wingbar.reproduce") / "speed.json").read_text(encoding="utf-8")):
+        here = (gpu_name(config.run.device), config.encoder.name, config.data.size)
+        if here == (figure["gpu"], figure["encoder"], figure["size"]):
+            return _from_figure(config, figure["images/s"])
+    alike = (config.run.device, config.encoder, config.data.size, config.title, step_passes(config))
+    if alike not in TIMED:  # cells that differ in nothing else take the same time
+        note("no figures of this machine are known; timing two steps of training")
+        TIMED[alike] = _timed(changed(config, QUICK))
+    return TIMED[alike]
+
+
+def _from_figure(config: Config, rates: Mapping[str, float]) -> float:
+    """By the recipe that is most like it: the same methods, and the fewest settings of theirs that differ."""
+    now = named(config)
+
+    def unlike(recipe: str) -> tuple[bool, int]:
+        other = recipe_named(recipe)
+        own = {part.name for part in other.wrappers} | {"method"}
+        settings = {name: value for name, value in named(other).items() if name.partition(".")[0] in own}
+        apart = len(other.wrappers) != len(config.wrappers)
+        return apart, sum(now.get(name) != value for name, value in settings.items())
+
+    nearest = min(rates, key=unlike)
+    return rates[nearest] * step_passes(recipe_named(nearest))
+
+
+TIMED: dict[Any, float] = {}
+# Enough to time a CPU by; weights, places and how rates begin make no difference.
+QUICK = {
+    "encoder.weights": "random",
+    "data.batch": TIMED_BATCH,
+    "data.root": "",
+    "optim.warmup": 0.0,
+    "optim.heads": 0.0,
+    "run.out": "",
+    "run.seed": 0,
+    "run.accumulate": 1,
+    "run.compile": "off",
+}
+
+
+def _timed(config: Config) -> float:
+    timing = time_step(config, repeats=2, warmup=1)
+    return timing.per_second(config.data.batch) * step_passes(config)
+
+
+# --- how much of it is done ------------------------------------------------------------------------------------------
+
+
+def _done_share(cell: Cell) -> float:
+    """How much of a cell's training its record tells of, 0 to 1."""
+    out, config = Path(cell.config.run.out), cell.config
+    if (out / "encoder.safetensors").exists():
+        return 1.0
+    lines = read_lines(out / "metrics.jsonl")
+    if not lines:
+        return 0.0
+    stage, epoch = lines[-1]["stage"], float(lines[-1]["epoch"])
+    if stage != "train":  # some of what comes first; how much, nobody wrote down
+        return 0.0
+    return min(1.0, (first_passes(config) + step_passes(config) * epoch) / _passes(config))
+
+
+def _first_share(config: Config) -> float:
+    return first_passes(config) / _passes(config)

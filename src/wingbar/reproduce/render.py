@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from wingbar.evaluate.compare import Difference
-from wingbar.files import write_text
+from wingbar.files import escaped, write_text
 from wingbar.metrics.reported import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
@@ -115,7 +115,7 @@ def as_csv(name: str, sections: Sequence[Section]) -> str:
     for section in sections:
         for row in section.rows:
             for column in section.columns:
-                writer.writerow([name, section.dataset, row.row.name, column, *_fields(row, column, section)])
+                writer.writerow([name, escaped(section.dataset), row.row.name, column, *_fields(row, column, section)])
     return text.getvalue()
 
 
@@ -124,7 +124,7 @@ def _fields(shown: Shown, column: str, section: Section) -> list[str]:
     ours = [None] * 3 if number.ours is None else [100 * value for value in number.ours]
     numbers = [*map(_fixed, ours), str(number.seeds), _fixed(number.theirs), _fixed(number.difference)]
     gains = [*_gain_fields(shown.row.base, number.gain), *_gain_fields(section.start, number.over_start)]
-    return [*numbers, *gains, shown.reason]
+    return [*numbers, *gains, escaped(shown.reason)]
 
 
 def _gain_fields(over: str, gain: Difference | None) -> list[str]:

@@ -12,8 +12,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import Interrupted, UserError
@@ -62,16 +63,16 @@ def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float)
     sys.exit(0 if _work(jobs, asked, device, deadline) else 1)
 
 
-def _end_after(process: Any) -> None:
+def _end_after(process: BaseProcess) -> None:
     process.join()
     os._exit(1)
 
 
 @contextmanager
-def _passing_signals_on(workers: Sequence[Any]) -> Iterator[None]:
+def _passing_signals_on(workers: Sequence[BaseProcess]) -> Iterator[None]:
     """Inside, a request to stop goes to the workers, who save what they have and end."""
 
-    def tell(number: int, frame: Any) -> None:
+    def tell(number: int, frame: FrameType | None) -> None:
         for worker in workers:
             if worker.is_alive():
                 worker.terminate()

@@ -130,7 +130,7 @@ def _words(*values: float) -> dict[str, float]:
     return {str(value): value for value in values}
 
 
-def _reading(name: str, **settings: Any) -> Row:
+def _reading(name: str, **settings: object) -> Row:
     """The method read in another way, against the method."""
     return Row(name, "default", {key.replace("__", "."): value for key, value in settings.items()}, base="Ours")
 

@@ -19,7 +19,7 @@ from wingbar.metrics.attention import energy, enlarged, explained, second_vector
 from wingbar.metrics.cam import Gain, distinctness, likeness, nearest
 from wingbar.metrics.pairs import to_bytes
 from wingbar.metrics.regions import Region
-from wingbar.show.figures.cam import draw_attended
+from wingbar.show.figures.cells import draw_attended
 from wingbar.show.figures.contents import Attended
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wingbar.errors import UserError
-from wingbar.evaluate.candidates import Candidate, find_candidate
-from wingbar.evaluate.subject import Setting, check_candidate
-from wingbar.evaluate.wanted import Wanted
+from wingbar.evaluate.options import Evaluate
+from wingbar.evaluate.subject import summon
 from wingbar.show import cam, curves, map, neighbours, pairs, spread
 from wingbar.show.figures.style import save
 from wingbar.show.options import Show, resolve
 from wingbar.show.visit import Visit
 from wingbar.terminal import note
-from wingbar.train.machine import choose_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,10 +35,8 @@ FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # of options.PICTURES, i
 def draw_pictures(asked: Show) -> Iterator[Path]:
     """The files of every picture, as soon as they are written. Of those nobody named, some may be impossible."""
     wanted, config, out = resolve(asked)
-    figures, candidates = [name for name in FIGURES if name in asked.what], [_candidate(one, asked) for one in wanted]
-    setting = _setting(asked)
-    for candidate in candidates:
-        check_candidate(candidate, setting)  # before images are decoded for nothing
+    figures = [name for name in FIGURES if name in asked.what]
+    candidates, setting = summon(wanted, _as_evaluated(asked))
     visit = Visit(candidates, config, setting, asked.split)
     for name in figures or FIGURES:
         try:
@@ -52,17 +48,7 @@ def draw_pictures(asked: Show) -> Iterator[Path]:
             note(f"no {name}: {reason}")
 
 
-def _candidate(wanted: Wanted, asked: Show) -> Candidate:
-    return find_candidate(wanted, encoder=asked.encoder, weights=asked.weights, seed=asked.seed)
-
-
-def _setting(asked: Show) -> Setting:
-    return Setting(
-        device=choose_device(asked.device),
-        bn=asked.bn,
-        view=asked.view,
-        size=asked.data.size,
-        seed=asked.seed,
-        cache=asked.data.cache,
-        quiet=asked.quiet,
-    )
+def _as_evaluated(asked: Show) -> Evaluate:
+    """How encoders are looked at, in the words of `wingbar evaluate`."""
+    shared = ("what", "encoder", "weights", "bn", "view", "data", "seed", "device", "quiet")
+    return Evaluate(**{name: getattr(asked, name) for name in shared})

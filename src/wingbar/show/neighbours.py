@@ -23,15 +23,26 @@ from wingbar.methods.losses import unit_length
 from wingbar.metrics.pairs import to_bytes
 from wingbar.metrics.retrieval import Retrieval, retrieve
 from wingbar.show.figures.contents import Neighbourhood, Ranking
-from wingbar.show.figures.neighbours import draw_ranking
-from wingbar.show.figures.style import THEMES
+from wingbar.show.figures.sheet import MARGIN, Sheet, sheet, wrapped
+from wingbar.show.figures.style import LIGHT, THEMES, Style
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["choose_queries", "class_title", "confusable", "draw", "gather_ranking", "pictures", "titles"]
+__all__ = [
+    "choose_queries",
+    "class_title",
+    "confusable",
+    "draw",
+    "draw_ranking",
+    "gather_ranking",
+    "likest_classes",
+    "likest_pair",
+    "pictures",
+    "titles",
+]
 
 SIDE = 128  # of the pictures, pixels at most
 
@@ -138,3 +149,82 @@ def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
     judge = visit.subjects[0]
     labels = split.labels.to(judge.scoring)
     return confusable(retrieve(judge.features(split), labels), labels, count=count)
+
+
+# --- classes an encoder finds hardest to tell apart ------------------------------------------------------------------
+
+
+def likest_pair(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> tuple[int, int]:
+    """The two classes whose mean unit features point most alike.
+
+    >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> likest_pair(features, torch.tensor([4, 7, 9]))
+    (4, 7)
+    """
+    first, second = likest_classes(features, labels, count=2)
+    return first, second
+
+
+def likest_classes(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], *, count: int) -> list[int]:
+    """Up to `count` classes, sorted: those of the likest pair, then of the next, and so on."""
+    present, place = torch.unique(labels, return_inverse=True)
+    sums = torch.zeros(len(present), features.shape[1], dtype=features.dtype, device=features.device)
+    means = unit_length(sums.index_add_(0, place, unit_length(features)))
+    above = (means @ means.T).triu(1) + torch.full((len(present),) * 2, -4.0, device=means.device).tril()
+    order = above.flatten().topk(min(count**2, len(present) * (len(present) - 1) // 2)).indices.tolist()
+    found: list[int] = []
+    for pair in (divmod(place, len(present)) for place in order):
+        found += [one for one in pair if one not in found]
+    return sorted(present[found[:count]].tolist())
+
+
+# --- drawing: one encoder under the other; right and wrong differ in colour, sign and frame --------------------------
+
+
+INCHES, GAP = 0.84, 0.1  # of a neighbour's picture; between two
+STEP = INCHES + 0.34  # from one encoder's row to the next
+QUERY, NAME = 1.3, 1.0  # widths of the query's picture and of the encoders' names
+BETWEEN = 0.16  # two queries
+RIGHT, WRONG = "✓", "✗"
+LEGEND = f"{RIGHT}, solid: of the query's class; {WRONG}, dashed: of another."
+
+
+def draw_ranking(ranking: Ranking, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A block per query: the query, then a row of its nearest images for every encoder."""
+    first = ranking.found[0]
+    labelled, across = first.right is not None, first.similarity.shape[1]
+    width = 2 * MARGIN + QUERY + NAME + across * (INCHES + GAP)
+    block = max(len(ranking.found) * STEP, QUERY + 0.3) + BETWEEN
+    lines = wrapped(f"{note} {LEGEND}" if labelled else note, width - 2 * MARGIN)
+    top = MARGIN + 0.3
+    height = top + len(ranking.labels) * block + 0.14 * len(lines) + MARGIN
+    with sheet(width, height, style) as (page, paper):
+        paper.words(title or "Nearest images", MARGIN, MARGIN + 0.07, size=9.0, bold=True)
+        for row, label in enumerate(ranking.labels):
+            y = top + row * block
+            paper.picture(ranking.query[row], MARGIN, y, QUERY, QUERY)
+            paper.words(label, MARGIN, y + QUERY + 0.11, fit=QUERY)
+            for place, found in enumerate(ranking.found):
+                _draw_found(paper, found, row, MARGIN + QUERY, y + place * STEP)
+        for number, line in enumerate(lines):
+            paper.words(line, MARGIN, top + len(ranking.labels) * block + 0.05 + 0.14 * number, ink=style.pale)
+    return page
+
+
+def _draw_found(paper: Sheet, found: Neighbourhood, row: int, left: float, top: float) -> None:
+    """The neighbours of one query by one encoder, the nearest first."""
+    paper.words(found.encoder, left + NAME - 0.1, top + INCHES / 2, align="right", fit=NAME - 0.2)
+    if found.right is not None:
+        score = f"{int(found.right[row].sum())} of {found.right.shape[1]} right"
+        paper.words(score, left + NAME - 0.1, top + INCHES / 2 + 0.14, size=6.0, ink=paper.style.pale, align="right")
+    for place, cosine in enumerate(found.similarity[row].tolist()):
+        x = left + NAME + place * (INCHES + GAP)
+        paper.picture(found.nearest[row, place], x, top, INCHES, INCHES)
+        sign = ""
+        if found.right is not None:
+            right = bool(found.right[row, place])
+            ink, sign = (paper.style.right, f"{RIGHT} ") if right else (paper.style.wrong, f"{WRONG} ")
+            paper.frame(x, top, INCHES, INCHES, ink=ink, dashed=not right)
+            paper.words(sign, x, top + INCHES + 0.2, size=6.0, ink=ink)
+        paper.words(found.labels[row][place], x, top + INCHES + 0.09, size=5.5, fit=INCHES + GAP / 2)
+        paper.words(f"{cosine:.3f}", x + (0.11 if sign else 0), top + INCHES + 0.2, size=5.5, ink=paper.style.pale)

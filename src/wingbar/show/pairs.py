@@ -16,8 +16,8 @@ from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split
 from wingbar.metrics.pairs import criterion_ladder, make_pairs, noise_ladder
+from wingbar.show.figures.cells import draw_ladder, draw_pairs
 from wingbar.show.figures.contents import Ladder, Pairs
-from wingbar.show.figures.pairs import draw_ladder, draw_pairs
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes

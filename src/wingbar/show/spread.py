@@ -16,11 +16,10 @@ from wingbar.data.listing import known
 from wingbar.errors import UserError
 from wingbar.methods.criteria import LowVariance, row_std
 from wingbar.methods.losses import as_is, unit_length
-from wingbar.show.classes import likest_pair
 from wingbar.show.figures.contents import DimensionSpread, Spreads
 from wingbar.show.figures.spread import draw_spread
 from wingbar.show.figures.style import THEMES
-from wingbar.show.neighbours import class_title
+from wingbar.show.neighbours import class_title, likest_pair
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit
 from wingbar.train.saved import load_method

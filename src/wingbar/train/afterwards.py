@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from wingbar.config.configfile import read_config
 from wingbar.config.settings import Config, changed
 from wingbar.methods.pairs import pairs_in
 from wingbar.methods.synth import SynthPairs
-from wingbar.tensors import save_tensors
+from wingbar.tensors import load_tensors, save_tensors
 from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast
@@ -46,7 +46,7 @@ def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> Sy
     if not (folder / DECODER).exists():
         _fit(drawn, method, device, quiet=quiet)
         save_tensors(folder / DECODER, pairs.decoder.state_dict())
-    pairs.decoder.load_state_dict(load_file(folder / DECODER))
+    pairs.decoder.load_state_dict(load_tensors(folder / DECODER))
     return pairs.to(device).eval()
 
 
@@ -56,7 +56,8 @@ def with_decoder(config: Config, *, encoder: Path) -> Config:
     around = ["pairs" if part.name == "featurepairs" else part.name for part in config.wrappers]
     same = {f"pairs.{name}": getattr(own, name) for name in SHARED}
     same |= {"pairs.readings.sign": own.sign, "pairs.decoder.epochs": EPOCHS, "pairs.decoder.scale": 0.5}
-    plain = {"wrappers": around, "encoder.weights": str(encoder), "encoder.last": None, "run.compile": "off"}
+    plain: dict[str, Any] = {"wrappers": around, "encoder.weights": str(encoder), "run.compile": "off"}
+    plain |= {"encoder.last": None, "encoder.lora": None}
     return changed(config, {**plain, **same})
 
 

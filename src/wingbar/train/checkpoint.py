@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wingbar.errors import Interrupted, UserError
-from wingbar.files import atomic
+from wingbar.files import atomic, refuse_bomb
 from wingbar.train.optim import Optimizers
 from wingbar.types import Encodes, Method, Output
 
@@ -80,6 +80,7 @@ def write(state: dict[str, Any], path: Path) -> None:
 
 def read(path: Path) -> tuple[Position, dict[str, Any]]:
     """Position and state in a checkpoint; tensors only, nothing in it is executed."""
+    refuse_bomb(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         version, position = state["version"], Position(**state["position"])

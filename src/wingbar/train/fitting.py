@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from wingbar.data.batches import Batches
 from wingbar.errors import UserError
-from wingbar.train.loop import After, train
+from wingbar.train.loop import After, Forward, train
 from wingbar.train.machine import describe_memory, forget_compiled
 from wingbar.train.stages import Stage
 
@@ -21,22 +22,44 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 def train_stage(
-    stage: Stage, later: Sequence[Stage], *, start: int, autocast: Autocast, after: Sequence[After], again: str
+    stage: Stage,
+    later: Sequence[Stage],
+    *,
+    start: int,
+    autocast: Autocast,
+    after: Sequence[After],
+    again: str,
+    forward: Forward | None = None,
 ) -> None:
     """Steps `start` to the end of a stage. Where they do not fit the GPU, a UserError says what would.
 
     `again` is the command that goes on with the run.
     """
     try:
-        _steps(stage, start=start, stop=stage.steps, autocast=autocast, after=after)
+        _steps(stage, start=start, stop=stage.steps, autocast=autocast, after=after, forward=forward)
         return
     except torch.OutOfMemoryError:
         pass  # all that the step had made is held by the error, and free outside of here only
     heaviest = (stage, *later)[-1]
-    raise UserError(f"{_refusal(heaviest, autocast)}; where more memory is free, the run goes on with: {again}")
+    found = _refusal(heaviest, autocast) if forward is None else _shared_refusal(stage.batches)
+    raise UserError(f"{found}; where more memory is free, the run goes on with: {again}")
 
 
-def _steps(stage: Stage, *, start: int, stop: int, autocast: Autocast, after: Sequence[After] = ()) -> None:
+def _shared_refusal(batches: Batches) -> str:
+    """What does not fit; nothing is tried while others wait."""
+    passed, memory = batches.size // batches.parts // batches.ranks, describe_memory(batches.store.aspect.device)
+    return f"passes of {passed} images do not fit {memory}; start anew with more devices or a higher run.accumulate"
+
+
+def _steps(
+    stage: Stage,
+    *,
+    start: int,
+    stop: int,
+    autocast: Autocast,
+    after: Sequence[After] = (),
+    forward: Forward | None = None,
+) -> None:
     train(
         stage.method,
         stage.batches,
@@ -46,6 +69,7 @@ def _steps(stage: Stage, *, start: int, stop: int, autocast: Autocast, after: Se
         stop=stop,
         autocast=autocast,
         after=after,
+        forward=forward,
     )
 
 

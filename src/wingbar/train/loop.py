@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from wingbar.train.optim import Factors, Optimizers
 from wingbar.types import Batch, Method, Output
 
-__all__ = ["After", "train"]
+__all__ = ["After", "Forward", "train"]
 
 After = Callable[[int, Sequence[Output]], None]
+
+
+class Forward(Protocol):
+    """A method's forward pass of which other processes compute a part."""
+
+    def __call__(self, batch: Batch, *, last: bool) -> Output:
+        """Of a part of a step; gradients are shared with those of the `last` one."""
 
 
 def train(
@@ -26,11 +33,16 @@ def train(
     stop: int,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     after: Sequence[After] = (),
+    forward: Forward | None = None,
 ) -> None:
-    """Steps `start` … `stop` − 1. A step depends on weights, state and its number only: resuming is starting there."""
+    """Steps `start` … `stop` − 1. A step depends on weights, state and its number only: resuming is starting there.
+
+    `forward` is the method's where it is not computed by this process alone.
+    """
     for step in range(start, stop):
-        # compiled parts may reuse the memory of what they returned in the last step
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # elsewhere it only imports the compiler: seconds
+            # compiled parts may reuse the memory of what they returned in the last step
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
         # 1. the images, cut into parts when gradients are accumulated
         parts = batches(step)
@@ -38,10 +50,10 @@ def train(
 
         # 2. forward and backward, part by part; the seed covers trunks with dropout of their own
         outputs = []
-        for batch in parts:
+        for number, batch in enumerate(parts, start=1):
             torch.manual_seed(batch.seed)
             with autocast():
-                output = method(batch)
+                output = forward(batch, last=number == len(parts)) if forward else method(batch)
             (output.total / len(parts)).backward()  # type: ignore[no-untyped-call]
             outputs.append(output)
 

@@ -14,6 +14,7 @@ from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.models.decoder import LightDecoder, MirrorDecoder
 from wingbar.models.encoder import Encoder
+from wingbar.models.norms import WholeBatchNorm
 from wingbar.types import Network
 
 __all__ = [
@@ -122,4 +123,6 @@ def uncompiled(method: Network) -> Iterator[None]:
 
 
 def _compilable(method: Network) -> Iterator[nn.Module]:
-    return (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))
+    """Not what asks other ranks in its middle, as BatchNorm over the whole batch does."""
+    large = (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))
+    return (part for part in large if not any(isinstance(inner, WholeBatchNorm) for inner in part.modules()))

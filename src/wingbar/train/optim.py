@@ -194,23 +194,29 @@ class Rule:
     spare: bool = False  # no weight decay, and no trust ratio of LARS, for norms and biases: at most one dimension
     encoder: float = 1.0  # factor on the encoder's rate
     layer_decay: float = 1.0  # rate of a layer of the encoder in units of the next one's; the last has the full rate
+    patches: float = 1.0  # factor on the rate of the patch embedding
     clip: float = math.inf  # largest norm of the gradient of all that learns by this rule
     clip_each: float = math.inf  # largest norm of the gradient of each parameter
 
 
 def build_optimizers(
-    groups: Sequence[ParamGroup], rule: Rule, *, layers: Sequence[Sequence[nn.Parameter]] = ()
+    groups: Sequence[ParamGroup],
+    rule: Rule,
+    *,
+    layers: Sequence[Sequence[nn.Parameter]] = (),
+    patches: Sequence[nn.Parameter] = (),
 ) -> Optimizers:
     """The rule's optimiser, and an Adam for groups that want one of their own. Fused where they can be.
 
-    `layers` are the encoder's parameters from the first layer to the last, for layer decay (`encoder.layers_of`).
+    `layers` are the encoder's parameters from the first layer to the last, for layer decay (`encoder.layers_of`);
+    `patches` are those of them that have a factor of their own (`encoder.patch_embedding`).
     """
     own = [(group, group.adam) for group in groups if group.adam is not None]
     main = [group for group in groups if group.adam is None]
     fused = all(parameter.is_cuda for group in groups for parameter in group.parameters)
     built: list[torch.optim.Optimizer] = []
     if main:
-        parts = [part for group in main for part in _parts(group, rule, layers)]
+        parts = [part for group in main for part in _parts(group, rule, layers, patches)]
         built.append(_ruled(parts, rule, fused=fused))
     if own:
         whole = [_settings(group, group.parameters, lr) for group, lr in own]
@@ -218,23 +224,27 @@ def build_optimizers(
     return Optimizers(*built, clip=rule.clip, clip_each=rule.clip_each) if main else Optimizers(*built)
 
 
-def _parts(group: ParamGroup, rule: Rule, layers: Sequence[Sequence[nn.Parameter]]) -> list[Settings]:
-    """A group whole; or split by layer, from the first to the last, and by what is spared."""
+def _parts(
+    group: ParamGroup, rule: Rule, layers: Sequence[Sequence[nn.Parameter]], patches: Sequence[nn.Parameter]
+) -> list[Settings]:
+    """A group whole; or split by layer, from the first to the last, by what is slow, and by what is spared."""
     lr, layered = rule.lr, False
     if group.name == "encoder":
         lr, layered = rule.lr * rule.encoder, rule.layer_decay != 1
     if layered and not layers:
         raise ValueError("layer decay needs the encoder's layers, got none; give layers=layers_of(encoder.trunk)")
-    if not layered and not rule.spare:
+    slow = {id(one) for one in patches} if group.name == "encoder" else set[int]()
+    if not layered and not slow and not rule.spare:
         return [_settings(group, group.parameters, lr)]
     above = {id(one): count for count, layer in enumerate(reversed(layers)) for one in layer} if layered else {}
-    split: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    split: dict[tuple[int, bool, bool], list[nn.Parameter]] = {}
     for parameter in group.parameters:  # one that is in no layer has the full rate, as the last layer has
         height = -above.get(id(parameter), 0)
-        split.setdefault((height, rule.spare and parameter.ndim <= 1), []).append(parameter)
+        key = (height, id(parameter) in slow, rule.spare and parameter.ndim <= 1)
+        split.setdefault(key, []).append(parameter)
     return [
-        _settings(group, split[height, spared], lr * rule.layer_decay**-height, spared=spared)
-        for height, spared in sorted(split)
+        _settings(group, split[key], lr * rule.layer_decay ** -key[0] * (rule.patches if key[1] else 1), spared=key[2])
+        for key in sorted(split)
     ]
 
 

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from wingbar.terminal import Terminal, aside, printable
 
-__all__ = ["Bar", "Pace", "hours", "summary", "working"]
+__all__ = ["Bar", "Pace", "forecasting", "hours", "summary", "working"]
 
 LOSSES = ("base", "rebuild", "pair")
 PATIENCE = 2.0  # seconds before a first line says what is being done: most mistakes are found sooner, and told alone
+TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 600.0  # seconds between two lines: each pause is twice the one before
 
 
@@ -161,3 +162,20 @@ class Bar:
         self.spoke = time.monotonic()
         parts = (self.title, f"{self.done}/{self.total}", self._left(), self.note)
         aside("  ".join(part for part in parts if part))
+
+
+def forecasting(on_cpu: str, say: Callable[[str], None]) -> Callable[[Bar], None]:
+    """Says these words about a CPU, if there are any; and, once steps have been timed, how long the run takes on it."""
+    told = not on_cpu
+    if not told:
+        say(f"{on_cpu}; how long the run takes is said after the first steps")
+
+    def forecast(bar: Bar) -> None:
+        nonlocal told
+        if told or bar.left is None or bar.pace.timed < TIMED:
+            return
+        told = True
+        less = "; fewer run.epochs, a smaller data.size or encoder.name take less" if bar.left > LONG else ""
+        say(f"on this CPU the whole run ends in about {hours(bar.left)}{less}")
+
+    return forecast

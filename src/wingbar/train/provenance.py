@@ -18,11 +18,10 @@ from wingbar.config.settings import Config, changed, named
 from wingbar.data.contents import digest
 from wingbar.data.datasets import Source
 from wingbar.data.listing import Listing
-from wingbar.data.store import Store
-from wingbar.data.subset import as_stored
+from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
-from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences
+from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences, read_environment
 
 __all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
 
@@ -44,7 +43,7 @@ def check_continuation(config: Config, saved: str) -> list[str]:
                 f"{name} is {new} in {out / 'config.json'}, but this run was trained with {old}; "
                 "put that back to go on, or train anew in another folder"
             )
-    software = differences(surroundings(), json.loads((out / "environment.json").read_text(encoding="utf-8")))
+    software = differences(surroundings(), read_environment(out))
     changes = {name: values for name, values in (settings | software).items() if name not in UNIMPORTANT}
     return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
@@ -52,13 +51,13 @@ def check_continuation(config: Config, saved: str) -> list[str]:
 def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
-    made_with = _environment(store, source, recipe, contents)
+    made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
     if config.run.overwrite and out.exists():
         _empty(out)
     for name in OWN:
         remove_partial(out / name)
     if (out / "config.json").exists():
-        _check_data(made_with, json.loads((out / "environment.json").read_text(encoding="utf-8")), contents, out)
+        _check_data(made_with, read_environment(out), contents, out)
     else:
         kept = changed(config, {"run.overwrite": False, "run.resume": False})
         write_text(out / "environment.json", json.dumps(made_with, indent=2) + "\n")

@@ -15,14 +15,24 @@ from wingbar.config.settings import Config, changed, named
 from wingbar.data.locks import Holder, alone
 from wingbar.errors import UserError
 from wingbar.files import check_place
+from wingbar.process import rank, ranks, restarted
 
-__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_run"]
+__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_environment", "read_run"]
 
 UNREADABLE, LOCK = "unreadable.txt", ".lock"
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {
     *("data.cache", "data.placement", "data.workers", "data.strict", "data.most_broken", "data.download"),
-    *("run.out", "run.device", "run.precision", "run.channels_last", "run.compile", "run.log_every"),
+    *(
+        "run.out",
+        "run.device",
+        "run.devices",
+        "run.wait_minutes",
+        "run.precision",
+        "run.channels_last",
+        "run.compile",
+        "run.log_every",
+    ),
     *("run.save_minutes", "run.tensorboard", "run.tracker", "run.overwrite", "run.resume"),
     *("run.doctor", "run.stop_on_collapse", "run.probe_every", "run.probe_images", "run.pictures_every"),
 }
@@ -30,13 +40,21 @@ FREE = {
 
 def checked(config: Config) -> Config:
     """The settings with full names of files, once everything is right that can be known without looking at images."""
+    config = _as_started(config)
     check_limits(config)
     check_together(config)
     check_root(config)
     check_weights(config.encoder.weights)
     config = _absolute(config)
-    _check_folder(config)
+    if rank() == 0:  # which may have made the folder before another one looks
+        _check_folder(config)
     return config
+
+
+def _as_started(config: Config) -> Config:
+    """With as many devices as torchrun has started processes; going on if it has started them anew."""
+    again = {"run.resume": True, "run.overwrite": False} if restarted() else {}
+    return changed(config, {"run.devices": ranks() or config.run.devices, **again})
 
 
 def _absolute(config: Config) -> Config:
@@ -117,9 +135,17 @@ def _made_with(out: Path) -> dict[str, Any]:
     """What the run in a folder was made with; empty if nobody wrote that down."""
     try:
         found = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_environment(out: Path) -> dict[str, Any]:
+    """What the run in a folder was made with."""
+    found = _made_with(out)
+    if not isinstance(found.get("images"), int) or not isinstance(found.get("recipe"), str):
+        raise UserError(f"{out / 'environment.json'} is missing or damaged; put it back, or train the run again")
+    return found
 
 
 def read_run(out: Path) -> tuple[Config, str]:

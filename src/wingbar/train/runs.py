@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
@@ -19,28 +16,29 @@ from wingbar.data.store import Store
 from wingbar.errors import Collapsed
 from wingbar.models.embedder import Embedder, embedder_of, save_embedder
 from wingbar.models.encoder import Encoder, draw_back
-from wingbar.process import refuse_several
-from wingbar.terminal import aside, note
-from wingbar.train.checkpoint import Keeper
+from wingbar.models.lora import merge_lora
+from wingbar.models.norms import normalise_together
+from wingbar.process import stop_signals
+from wingbar.terminal import note
+from wingbar.train.checkpoint import Keeper, Position
+from wingbar.train.distributed import Ranks, joined
 from wingbar.train.fitting import train_stage
 from wingbar.train.images import count, find_source, open_saliency, open_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, on_the_cpu, release_parts, will_compile
-from wingbar.train.progress import Bar, hours, working
+from wingbar.train.progress import Bar, forecasting, working
 from wingbar.train.provenance import check_unreadable, make_folder
 from wingbar.train.record import Recorder
 from wingbar.train.runfolder import checked, continued, held
-from wingbar.train.saved import build_keeper, last_good_state, nothing_lost, restore
+from wingbar.train.saved import build_keeper, last_good_state, nothing_lost, restore, spread
 from wingbar.train.shelf import DecoderShelf, put
 from wingbar.train.sketch import build_sketches
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.trackers import Listener, tracking
-from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, watch
-from wingbar.types import Method, Output
+from wingbar.train.watch import CollapseAlarm, Look, build_looks, find_test, first_look, kappa_alarm, last_look, watch
+from wingbar.types import Encodes, Method, Output
 
 __all__ = ["Result", "fit", "resume", "run"]
-
-TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter
 
 
 class Result(NamedTuple):
@@ -81,43 +79,61 @@ def run(
 
     With a `shelf`, a decoder that another run has initialised alike is taken from there, and a new one left there.
     """
-    refuse_several()
     config = checked(config)
     out = Path(config.run.out)
-    with held(out), nothing_lost(out):
-        return _run(config, recipe=recipe, quiet=quiet, store=store, shelf=shelf)
+    with joined(config) as ranks, held(out) if ranks.leads else nullcontext(), nothing_lost(out):
+        return _run(config, ranks, recipe=recipe, quiet=quiet or not ranks.leads, store=store, shelf=shelf)
 
 
-def _run(config: Config, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None) -> Result:
+def _run(
+    config: Config, ranks: Ranks, *, recipe: str, quiet: bool, store: Store | None, shelf: DecoderShelf | None
+) -> Result:
     """The run in its folder, which nobody else writes to."""
     device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
     with waiting("finding images"):
         source = store or find_source(config)
         images = count(source)
-        check_batch(config.data.batch, parts=config.run.accumulate, images=images)
+        check_batch(config.data.batch, parts=config.run.accumulate, images=images, ranks=ranks.count)
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
         method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
-    first = None if config.encoder.share == 1 else copy.deepcopy(method.encoder).state_dict()
+        begun = copy.deepcopy(method.encoder)
+        if ranks.count > 1 and not ranks.local:
+            normalise_together(method)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
-    check_unreadable(config, store)
+    if ranks.leads:
+        check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
+    with waiting("preparing the first step"):
+        stages = [ranks.share(stage) for stage in build_stages(config, method, store, device)]
+    if not ranks.leads:
+        _follow(config, stages, method, ranks)
+        return _result(config, method, begun)
     tested = None if test is None else open_source(config, test, quiet=quiet)
     with waiting("preparing the first step"):
-        stages = build_stages(config, method, store, device)
         looks = build_looks(config, stages[-1], tested)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
         out = make_folder(config, store, source, recipe)
         product = stages[0].product if len(stages) == 2 else None
         place = shelf.place(config, method.encoder, product) if shelf and product is not None else None
-    _run_stages(config, stages, method, out, looks, alarm=alarm, place=place, quiet=quiet)
+    _run_stages(config, stages, method, out, looks, ranks=ranks, alarm=alarm, place=place, quiet=quiet)
+    result = _result(config, method, begun)
+    save_embedder(result.embedder, out, recipe=recipe)
+    if not quiet and config.encoder.weights != "random" and (said := last_look(config, begun, result.encoder, store)):
+        note(said)
+    return result
+
+
+def _result(config: Config, method: Method, begun: Encodes) -> Result:
+    """What is kept of a trained method, a share of the way from where its encoder has begun."""
     method.eval()
     release_parts(method)
     embedder = embedder_of(method, config)
-    if first is not None:
-        draw_back(embedder.encoder, first, share=config.encoder.share)
-    save_embedder(embedder, out, recipe=recipe)
-    return Result(out, embedder.encoder, method, embedder)
+    merge_lora(method)
+    merge_lora(begun)
+    if config.encoder.share < 1:
+        draw_back(embedder.encoder, begun.state_dict(), share=config.encoder.share)
+    return Result(Path(config.run.out), embedder.encoder, method, embedder)
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------
@@ -130,17 +146,21 @@ def _run_stages(
     out: Path,
     looks: Sequence[Look],
     *,
+    ranks: Ranks,
     alarm: CollapseAlarm,
     place: Path | None,
     quiet: bool,
 ) -> None:
     """What is left of the run; a decoder that is initialised here is left at its place on the shelf."""
     position = restore(config, stages, method, place=place, say=_notes(quiet=quiet))
+    if ranks.count > 1:
+        spread(stages, method, ranks, position)
     drawing = build_sketches(config, method, stages[-1].batches, out, _notes(quiet=quiet))
     telling = tracking(config, out, _notes(quiet=quiet))
-    with _signals() as asked_to_stop, drawing as sketches, telling as tell:
-        forecast = _forecast(choose_device(config.run.device), _notes(quiet=quiet))
-        left = stages[[stage.name for stage in stages].index(position.stage) :]
+    with stop_signals(alone=ranks.count == 1) as asked_to_stop, drawing as sketches, telling as tell:
+        on_cpu = choose_device(config.run.device).type == "cpu"
+        forecast = forecasting(on_the_cpu() if on_cpu else "", _notes(quiet=quiet))
+        left = _left(stages, position)
         for number, stage in enumerate(left):
             _run_stage(
                 config,
@@ -148,6 +168,7 @@ def _run_stages(
                 method,
                 out,
                 looks if stage is stages[-1] else [],
+                ranks=ranks,
                 start=0 if number else position.step,
                 later=left[number + 1 :],
                 alarm=alarm,
@@ -161,6 +182,35 @@ def _run_stages(
                 put(place, stage, out / "metrics.jsonl")
 
 
+def _follow(config: Config, stages: Sequence[Stage], method: Method, ranks: Ranks) -> None:
+    """What is left of a run of which another rank writes all that is written."""
+    position = spread(stages, method, ranks)
+    autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
+    with stop_signals(alone=False) as asked_to_stop:
+        left = _left(stages, position)
+        for number, stage in enumerate(left):
+            stage.method.train()
+            train_stage(
+                stage,
+                left[number + 1 :],
+                start=0 if number else position.step,
+                autocast=autocast,
+                after=ranks.told((*_seeing(stage, method, lambda facts: None), ranks.stopping(asked_to_stop)), method),
+                again=f"wingbar resume {config.run.out}",
+                forward=ranks.forward(stage.method),
+            )
+
+
+def _left(stages: Sequence[Stage], position: Position) -> Sequence[Stage]:
+    return stages[[stage.name for stage in stages].index(position.stage) :]
+
+
+def _seeing(stage: Stage, method: Method, note: Callable[[dict[str, float]], None]) -> list[After]:
+    """Views that look at the method as it learns."""
+    told = getattr(stage.batches.views, "after_step", None)
+    return [] if told is None else [lambda step, outputs: note(told(step, method) or {})]
+
+
 def _run_stage(
     config: Config,
     stage: Stage,
@@ -168,6 +218,7 @@ def _run_stage(
     out: Path,
     looks: Sequence[Look],
     *,
+    ranks: Ranks,
     start: int,
     later: Sequence[Stage],
     alarm: CollapseAlarm,
@@ -179,14 +230,12 @@ def _run_stage(
 ) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
     say = _notes(quiet=quiet)
-    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
-    behind = sum(other.steps * other.passes for other in later) / stage.passes
-    with Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet) as bar:
-        recorder, keeper = _recorder(config, stage, out), build_keeper(config, stage, method, out, asked_to_stop)
+    with _bar(config, stage, later, start=start, quiet=quiet) as bar:
+        recorder = _recorder(config, stage, out)
+        keeper = build_keeper(config, stage, method, out, ranks.agreed(asked_to_stop))
         recorder.listeners += [tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
         watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
-        told = getattr(stage.batches.views, "after_step", None)  # views that look at the method as it learns
-        seeing: list[After] = [] if told is None else [lambda step, outputs: recorder.note(told(step, method) or {})]
+        seeing = _seeing(stage, method, recorder.note)
         reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         keeper.before_saving = recorder.flush
@@ -198,10 +247,17 @@ def _run_stage(
                 later,
                 start=start,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=(*seeing, watching, recorder, keeper, sketch, *reporting, *stopping),
+                after=ranks.told((*seeing, watching, recorder, keeper, sketch, *reporting, *stopping), method),
                 again=f"wingbar resume {out}",
+                forward=ranks.forward(stage.method),
             )
             keeper.save(stage.steps)
+
+
+def _bar(config: Config, stage: Stage, later: Sequence[Stage], *, start: int, quiet: bool) -> Bar:
+    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
+    behind = sum(other.steps * other.passes for other in later) / stage.passes
+    return Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet)
 
 
 def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
@@ -222,23 +278,6 @@ def _notes(*, quiet: bool) -> Callable[[str], None]:
     return lambda sentence: None if quiet else note(sentence)
 
 
-def _forecast(device: torch.device, say: Callable[[str], None]) -> Callable[[Bar], None]:
-    """Says that a CPU trains; and, once its steps have been timed, how long the run takes on it."""
-    told = device.type != "cpu"
-    if not told:
-        say(f"{on_the_cpu()}; how long the run takes is said after the first steps")
-
-    def forecast(bar: Bar) -> None:
-        nonlocal told
-        if told or bar.left is None or bar.pace.timed < TIMED:
-            return
-        told = True
-        less = "; fewer run.epochs, a smaller data.size or encoder.name take less" if bar.left > LONG else ""
-        say(f"on this CPU the whole run ends in about {hours(bar.left)}{less}")
-
-    return forecast
-
-
 def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:
     def after(step: int, outputs: Sequence[Output]) -> None:
         if alarm.message:
@@ -248,23 +287,3 @@ def _stop_on_collapse(alarm: CollapseAlarm, keeper: Keeper) -> After:
             raise collapsed
 
     return after
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
-    received: list[int] = []
-
-    def remember(number: int, frame: Any) -> None:
-        received.append(number)
-        signal.signal(number, before[number])  # a second one is obeyed at once
-        aside("finishing this step, then saving; once more to quit at once")
-
-    before: dict[int, Any] = {}
-    with suppress(ValueError):  # outside the main thread nobody can send us signals
-        before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: received[0] if received else 0
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -17,13 +17,14 @@ from wingbar.errors import NonFiniteLoss, UserError
 from wingbar.files import NotWritten, read_lines
 from wingbar.train import checkpoint
 from wingbar.train.checkpoint import Keeper, Position
+from wingbar.train.distributed import Ranks
 from wingbar.train.provenance import check_continuation
 from wingbar.train.record import trim_record
 from wingbar.train.shelf import take
 from wingbar.train.stages import Stage, build_method
 from wingbar.types import Method
 
-__all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore"]
+__all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore", "spread"]
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -50,11 +51,28 @@ def restore(
     return Position("train", 0) if taken else position
 
 
+def spread(stages: Sequence[Stage], method: Method, ranks: Ranks, position: Position | None = None) -> Position:
+    """Where the first rank starts, which knows the position, and with its state: so do all."""
+    sent = None
+    if position is not None:
+        stage = _stage(stages, position)
+        sent = checkpoint.capture(method, stage.optimizers, position, views=stage.batches.views)
+    state = ranks.spread(sent)
+    start = Position(**state["position"])
+    stage = _stage(stages, start)
+    checkpoint.restore(state, method, stage.optimizers, views=stage.batches.views)
+    return start
+
+
+def _stage(stages: Sequence[Stage], position: Position) -> Stage:
+    return next(stage for stage in stages if stage.name == position.stage)
+
+
 def _go_on(config: Config, stages: Sequence[Stage], method: Method, path: Path, say: Callable[[str], None]) -> Position:
     """Restore what a checkpoint holds, and say what that is and what has changed since."""
     position, state = checkpoint.read(path)
     changes = check_continuation(config, state.get("config", ""))
-    stage = next(stage for stage in stages if stage.name == position.stage)
+    stage = _stage(stages, position)
     checkpoint.restore(state, method, stage.optimizers, views=stage.batches.views)
     saved = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
     say(f"restored from {path}: step {position.step:,} of {stage.steps:,} of stage {stage.name}, saved {saved}")

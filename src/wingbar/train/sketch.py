@@ -24,10 +24,9 @@ from wingbar.data.store import Store
 from wingbar.files import read_lines
 from wingbar.methods.pairs import pairs_in
 from wingbar.metrics.pairs import make_pairs
+from wingbar.show.figures.cells import draw_pairs
 from wingbar.show.figures.contents import Pairs
-from wingbar.show.figures.curves import draw_curves
-from wingbar.show.figures.pairs import draw_pairs
-from wingbar.show.figures.panels import Recorded, panels
+from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import save
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled

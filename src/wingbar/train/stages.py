@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from wingbar.data.batches import Batches, Sight, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.models.encoder import check_size, layers_of
+from wingbar.models.encoder import check_size, layers_of, patch_embedding
+from wingbar.models.lora import add_lora
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
 from wingbar.train.images import open_saliency
@@ -51,6 +52,8 @@ def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     check_size(encoder, config.data.size)
     if config.encoder.last is not None:
         encoder.train_last(config.encoder.last)
+    if config.encoder.lora is not None:
+        add_lora(encoder, rank=config.encoder.lora)
     torch.manual_seed(fold(config.run.seed, 1))  # heads do not depend on where the encoder came from
     data = config.data
     context = Context(
@@ -243,15 +246,13 @@ def build_optimizers(config: Config, method: Method) -> optim.Optimizers:
     """What trains a method that is already on its device."""
     rule = _rule(config)
     layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()
-    return optim.build_optimizers(method.param_groups(), rule, layers=layers)
+    patches = patch_embedding(method.encoder) if rule.patches != 1 else ()
+    return optim.build_optimizers(method.param_groups(), rule, layers=layers, patches=patches)
 
 
 def _rule(config: Config) -> optim.Rule:
     """The optimiser's settings, all of them given, with the rate that belongs to the batch."""
     asked = config.optimised
-    values = {
-        name: getattr(asked, name)
-        for name in ("name", "momentum", "betas", "weight_decay", "spare", "clip", "clip_each")
-    }
+    values = {field.name: getattr(asked, field.name) for field in fields(optim.Rule) if field.name != "lr"}
     rate = getattr(optim, str(asked.lr_rule))(asked.lr, config.data.batch)
-    return optim.Rule(**values, lr=float(rate), encoder=asked.encoder or 0.0, layer_decay=asked.layer_decay or 1.0)
+    return optim.Rule(**values, lr=float(rate))

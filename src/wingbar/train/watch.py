@@ -10,26 +10,27 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.config.settings import Config, changed
 from wingbar.data.datasets import Source
 from wingbar.data.lookalike import Lookalike
-from wingbar.data.store import Store
+from wingbar.data.store import Store, take
 from wingbar.errors import UserError
 from wingbar.metrics.collapse import Geometry
 from wingbar.metrics.diagnosis import facts, signs_of
 from wingbar.metrics.features import embed_images
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe
+from wingbar.metrics.unlabelled import LEAST, keep_or_not
 from wingbar.metrics.verdicts import judge
 from wingbar.models.encoder import evaluation_mode
 from wingbar.train.images import find_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
 from wingbar.train.stages import Stage, plain_images
-from wingbar.types import Method, Output
+from wingbar.types import Encodes, Method, Output
 
 __all__ = [
     "CollapseAlarm",
@@ -38,11 +39,13 @@ __all__ = [
     "find_test",
     "first_look",
     "kappa_alarm",
+    "last_look",
     "sample",
     "watch",
 ]
 
 CHUNK = 128  # images that are embedded at once
+MOST = 2048  # images by which a training is judged at its end
 DECAYS = (0.1, 0.01, 0.001)  # fewer than a final evaluation tries, and fitted less exactly
 ITERATIONS = 100
 
@@ -87,16 +90,34 @@ def first_look(looks: Sequence[Look]) -> Geometry | None:
     return signs_of(seen).features if seen else None
 
 
+def last_look(config: Config, begun: Encodes, trained: Encodes, store: Store) -> str:
+    """What can be said without labels of a finished training, by some of its images; nothing where they are few."""
+    if len(store.images) < LEAST:
+        return ""
+    few = take(store, _chosen(store, MOST).to(store.aspect.device))
+    device = choose_device(config.run.device)
+    prepare = plain_images(changed(config, {"data.plain": "centre", "run.compile": "off"}))
+
+    def features(encoder: Encodes) -> Tensor:
+        with evaluation_mode(encoder), choose_autocast(config.run.precision, device)():
+            return embed_images(lambda image: encoder(image).vector, few, prepare, device=device, batch=CHUNK)
+
+    return keep_or_not(features(trained), features(begun.to(device)))
+
+
 def sample(store: Store, most: int, *, device: torch.device) -> Store:
     """The same images in every run and at every step: at most so many, drawn at random, held in memory."""
-    count = len(store.images)
-    rows = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    rows = _chosen(store, most)
     there = rows.to(store.images.device) if isinstance(store.images, Tensor) else rows
     return Store(
         store.images[there].to(device),
         store.aspect[rows.to(store.aspect.device)].to(device),
         None if store.labels is None else store.labels[rows],
     )
+
+
+def _chosen(store: Store, most: int) -> Int[Tensor, " few"]:
+    return torch.randperm(len(store.images), generator=torch.Generator().manual_seed(0))[:most].sort().values
 
 
 def _embed(

@@ -1,11 +1,12 @@
 """Approximate search by a graph, for who searches millions of rows again and again; how much it misses is measured.
 
-The graph takes far longer to make than one exact search. It is kept beside the embeddings file, and made anew when
-that has changed.
+The graph takes far longer to make than one exact search. It is kept in the cache, and made anew when the embeddings
+file has changed. Never beside that file: the libraries trust a graph blindly, and a file may come from anybody.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from wingbar.data.contents import digest
+from wingbar.data.entry import cache_root
+from wingbar.data.upkeep import FEATURES
 from wingbar.files import atomic
 from wingbar.train.progress import Bar
 from wingbar.use.embeddings import Embeddings
@@ -72,9 +75,10 @@ def _asked(
 def _kept(path: Path, file: Embeddings, ending: str, make: Callable[[Path], None]) -> Path:
     """The graph of exactly these rows, made if need be; those of others go."""
     words = (file.about.maker.fingerprint, file.about.dtype, *(row.content for row in file.rows))
-    place = path.with_name(f".{path.name}.{digest(*map(str.encode, words)).hex()[:12]}.{ending}")
+    own = digest(os.fsencode(os.path.abspath(path))).hex()[:12]
+    place = cache_root() / FEATURES / f"{own}.{digest(*map(str.encode, words)).hex()[:12]}.{ending}"
     if not place.exists():
-        for other in path.parent.glob(f".{path.name}.*.{ending}"):
+        for other in place.parent.glob(f"{own}.*.{ending}"):
             other.unlink()
         with atomic(place) as partial:
             make(partial)

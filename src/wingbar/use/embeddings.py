@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 from wingbar.use.exact import Vectors
 
 __all__ = ["DTYPES", "Embeddings", "Extras", "IndexAbout", "IndexRow", "Maker", "from_text", "to_text"]
@@ -87,6 +87,9 @@ def from_text(text: str | bytes, file: object) -> IndexAbout:
         said.pop("fingerprint")
         maker = said.pop("maker")
         maker |= {name: tuple(maker[name]) for name in ("mean", "std")}
-        return IndexAbout(Maker(**maker), **said)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no embeddings file that this version reads ({error})") from error
+        about = IndexAbout(Maker(**maker), **said)
+        if not isinstance(about.dim, int) or about.dim < 1 or about.dtype not in DTYPES:
+            raise ValueError(f"{about.dim} numbers of {about.dtype}")
+        return about
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{file} is no embeddings file that this version reads ({on_one_line(error)})") from error

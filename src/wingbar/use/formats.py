@@ -6,8 +6,8 @@ None is ever read or written as a whole: vectors go by blocks of rows.
 from __future__ import annotations
 
 import csv
-import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from wingbar.data.contents import digest
-from wingbar.errors import UserError
-from wingbar.files import atomic, write_text
+from wingbar.errors import UserError, on_one_line
+from wingbar.files import atomic, plain, refuse_bomb, table_text, write_text
 from wingbar.use.embeddings import DTYPES, Embeddings, IndexRow, from_text, to_text
 from wingbar.use.exact import BLOCK
 
@@ -42,11 +42,25 @@ def open_embeddings(path: Path) -> Embeddings:
     """What a file holds; its vectors stay on the disk."""
     file = path.expanduser()
     try:
-        return FORMATS[file.suffix].read(file)
-    except UserError:
+        return _consistent(FORMATS[file.suffix].read(file))
+    except (UserError, ImportError):
         raise
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, csv.Error) as error:  # Arrow's errors are ValueErrors
-        raise UserError(f"{path} is no embeddings file of wingbar, or damaged ({error}); choose another") from error
+    except Exception as error:  # zip, CSV, NumPy and Arrow raise anything at all on a damaged file
+        why = on_one_line(error)
+        raise UserError(f"{path} is no embeddings file of wingbar, or damaged ({why}); choose another") from error
+
+
+def _consistent(content: Embeddings) -> Embeddings:
+    """The same, if it has a vector for every row, and of nothing but numbers."""
+    wanted = len(content.rows), content.about.dim
+    if tuple(content.vectors.shape) != wanted:
+        raise ValueError(f"vectors are {tuple(content.vectors.shape)}, rows and dimensions are {wanted}")
+    if not all(isinstance(word, str) for row in content.rows for word in row):
+        raise ValueError("a path, a class or a hash is no text")
+    for name, values in content.extras.items():
+        if len(values) != wanted[0] or values.dtype.kind not in "fi":
+            raise ValueError(f"{name} is {values.shape} of {values.dtype}")
+    return content
 
 
 def write_embeddings(path: Path, content: Embeddings) -> None:
@@ -84,8 +98,14 @@ class ParquetVectors:
 
     def _group(self, group: int) -> Float[np.ndarray, "m dim"]:
         if self.kept is None or self.kept[0] != group:
-            column = self.file.read_row_group(group, columns=[VECTORS]).column(0).combine_chunks()
-            self.kept = group, column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[1])
+            try:
+                column = self.file.read_row_group(group, columns=[VECTORS]).column(0).combine_chunks()
+                rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[1])
+            except Exception as error:  # as in `open_embeddings`: vectors are read when they are asked for
+                why = on_one_line(error)
+                raise UserError(f"row group {group} of the embeddings file is damaged ({why}); embed anew") from error
+            _check_kind(rows.dtype)
+            self.kept = group, rows
         return self.kept[1]
 
 
@@ -149,7 +169,8 @@ def _arrow(pa: Any, content: Embeddings, place: slice, vectors: Float[np.ndarray
 
 
 def _read_npz(path: Path) -> Embeddings:
-    with np.load(path, allow_pickle=False) as file:
+    refuse_bomb(path)
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # it closes no damaged file itself
         about = from_text(str(file[KEY]) if KEY in file else "", path)
         columns = [file[name].tolist() for name in COLUMNS]
         extras = {name: file[name] for name in (*PLACES, *NEIGHBOURS) if name in file}
@@ -159,12 +180,22 @@ def _read_npz(path: Path) -> Embeddings:
 def _mapped(path: Path, name: str) -> Float[np.ndarray, "n dim"]:
     """An array of an NPZ file that is not compressed, mapped into memory."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        start = archive.getinfo(f"{name}.npy").header_offset
-        file.seek(start + 26)  # of the archive's own head: how long the name and what follows it are
-        file.seek(start + 30 + sum(int.from_bytes(file.read(2), "little") for _ in range(2)))
+        member = archive.getinfo(f"{name}.npy")
+        file.seek(member.header_offset + 26)  # of the archive's own head: how long the name and what follows it are
+        start = member.header_offset + 30 + sum(int.from_bytes(file.read(2), "little") for _ in range(2))
+        file.seek(start)
         np.lib.format.read_magic(file)
-        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+        shape, by_column, kind = np.lib.format.read_array_header_1_0(file)
+        _check_kind(kind, by_column=by_column)
+        if math.prod(shape) * kind.itemsize != start + member.file_size - file.tell():
+            raise ValueError(f"{name} is cut off")
         return np.memmap(path, dtype=kind, mode="r", offset=file.tell(), shape=shape) if shape[0] else np.empty(shape)
+
+
+def _check_kind(kind: np.dtype[Any], *, by_column: bool = False) -> None:
+    """Numbers as we write them and nothing else: mapped, Python's objects would be at any address that a file says."""
+    if kind not in DTYPES.values() or by_column:
+        raise ValueError(f"its vectors are {kind}")
 
 
 def _write_npz(path: Path, content: Embeddings) -> None:
@@ -200,6 +231,8 @@ def _write_vectors(file: IO[bytes], content: Embeddings) -> None:
 def _read_map(path: Path) -> Embeddings:
     said = json.loads((path / ABOUT).read_text(encoding="utf-8"))
     tag, about = said.pop("files"), from_text(json.dumps(said), path)
+    if not OURS.fullmatch(f"rows.{tag}.csv"):  # or it could name a file anywhere
+        raise ValueError(f"files are called {tag}")
     with (path / f"rows.{tag}.csv").open(encoding="utf-8", newline="") as file:
         _, *lines = csv.reader(file)
     extras = {
@@ -208,15 +241,15 @@ def _read_map(path: Path) -> Embeddings:
         if (path / f"{name}.{tag}.npy").exists()
     }
     vectors = np.load(path / f"{VECTORS}.{tag}.npy", mmap_mode="r")
-    return Embeddings(about, [IndexRow(*line) for line in lines], vectors, extras)
+    _check_kind(vectors.dtype)
+    rows = [IndexRow(*map(plain, line)) for line in lines]
+    return Embeddings(about, rows, vectors, extras)
 
 
 def _write_map(path: Path, content: Embeddings) -> None:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *content.rows])
-    said = json.loads(to_text(content.about))
-    tag = digest(json.dumps(said).encode(), text.getvalue().encode()).hex()[:12]
-    write_text(path / f"rows.{tag}.csv", text.getvalue())
+    text, said = table_text(COLUMNS, content.rows), json.loads(to_text(content.about))
+    tag = digest(json.dumps(said).encode(), text.encode()).hex()[:12]
+    write_text(path / f"rows.{tag}.csv", text)
     for name, values in content.extras.items():
         with atomic(path / f"{name}.{tag}.npy") as partial, partial.open("wb") as file:
             np.lib.format.write_array(file, values, allow_pickle=False)

@@ -18,7 +18,7 @@ from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image
 from wingbar.data.parallel import in_order
 from wingbar.data.store import find_images
 from wingbar.errors import UserError
-from wingbar.evaluate.candidates import find_candidate
+from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.subject import exact, prepared
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.models.embedder import Embedder
@@ -30,7 +30,7 @@ from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
 from wingbar.use.hits import Hit, hits
 
-__all__ = ["Loaded", "Pictured", "load", "open_maker"]
+__all__ = ["Loaded", "Pictured", "load", "open_candidate", "open_maker"]
 
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
 Pictured: TypeAlias = str | Path | Image.Image | Tensor  # (3, h, w), or several of a size
@@ -96,11 +96,14 @@ class Loaded:
     @torch.no_grad()
     def vectors(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "n dim"]:
         """Of one batch of decoded images."""
+        with exact():
+            return self.embedder(self.seen(pictures)).float().cpu().numpy()
+
+    def seen(self, pictures: Sequence[Picture]) -> Float[Tensor, "n 3 size size"]:
+        """What the embedder is given of decoded images."""
         images = torch.from_numpy(np.stack([picture.pixels for picture in pictures])).to(self.device)
         aspect = torch.tensor([picture.aspect for picture in pictures], device=self.device)
-        with exact():
-            seen = self.prepare(images, aspect).contiguous(memory_format=torch.channels_last)
-            return self.embedder(seen).float().cpu().numpy()
+        return self.prepare(images, aspect).contiguous(memory_format=torch.channels_last)
 
     def _tasks(self, image: Pictured) -> Iterator[Task]:
         """What decodes each of the images that this stands for."""
@@ -145,11 +148,18 @@ def load(
 def open_maker(wanted: Wanted, *, weights: str = "", name: str = "", size: int | None = None, device: str) -> Loaded:
     """Load what was asked for, and say all that decides its vectors."""
     candidate = find_candidate(wanted, encoder=name, weights=weights)
+    return open_candidate(candidate, weights=weights, name=name, size=size, device=device)
+
+
+def open_candidate(
+    candidate: Candidate, *, weights: str = "", name: str = "", size: int | None = None, device: str
+) -> Loaded:
+    """The same of something that was found already."""
     embedder, seen = candidate.load(), size or candidate.size
     check_size(embedder.encoder, seen)
-    path = Path(wanted.name).expanduser()
+    path = Path(candidate.name).expanduser()
     maker = Maker(
-        what=str(path.absolute()) if path.exists() else wanted.name,
+        what=str(path.absolute()) if path.exists() else candidate.name,
         name=name,
         weights=str(Path(weights).expanduser().absolute()) if Path(weights).expanduser().is_file() else weights,
         identity=embedder.identity,

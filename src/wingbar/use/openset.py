@@ -14,11 +14,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from wingbar.data.cache import kept
 from wingbar.data.census import Exam, examine
 from wingbar.data.contents import digest
 from wingbar.data.duplicates import BITS, SIDE, mirror, perceptual_hash
 from wingbar.data.guess import guess, read_splits
-from wingbar.data.kept import kept
 from wingbar.data.parallel import in_order
 from wingbar.data.store import Broken, decode, find_images, open_rgb
 from wingbar.data.views import centre

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -17,7 +15,7 @@ from torch import Tensor
 from wingbar.data.contents import content_hashes
 from wingbar.data.entry import HASHES, cache_root
 from wingbar.errors import UserError
-from wingbar.files import write_text
+from wingbar.files import table_text, write_text
 from wingbar.models.embedder import Embedder, open_embedder
 from wingbar.models.encoder import check_size
 from wingbar.show.figures.cells import TextCell, draw_cells
@@ -153,20 +151,14 @@ class _Seen(NamedTuple):
 def _write(asked: Pick, picked: Picked) -> None:
     """The list, the list together with the target's images, the contact sheet and, last, the summary."""
     stem = stem_of(asked)
-    rows = [[path, number, f"{similarity:.6f}"] for path, number, similarity in picked.rows]
-    write_text(stem.with_suffix(".csv"), _table(["path", "round", "similarity"], rows))
-    both = [[path] for path in (*picked.target, *(row[0] for row in rows))]
-    write_text(stem.with_name(f"{stem.name}-and-target.csv"), _table(["path"], both))
+    rows = [(str(path), number, similarity) for path, number, similarity in picked.rows]
+    write_text(stem.with_suffix(".csv"), table_text(["path", "round", "similarity"], rows, decimals=6))
+    both = [[str(path)] for path in (*picked.target, *(row[0] for row in rows))]
+    write_text(stem.with_name(f"{stem.name}-and-target.csv"), table_text(["path"], both))
     title = f"{len(rows):,} images like {Path(asked.target).name}, of {len(picked.open):,}"
     rows_of_pictures = _sheet(picked)
     save(draw_cells(list(rows_of_pictures.values()), title=title, names=list(rows_of_pictures)), stem, ("png",))
     write_text(stem.with_suffix(".json"), json.dumps(_summary(asked, picked), indent=1, ensure_ascii=False) + "\n")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    return text.getvalue()
 
 
 def _sheet(picked: Picked) -> dict[str, list[TextCell]]:

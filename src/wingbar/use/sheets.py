@@ -18,7 +18,7 @@ from wingbar.show.neighbours import class_title
 from wingbar.use.hits import Hit
 from wingbar.use.searching import Answer
 
-__all__ = ["ROWS", "draw_answers", "picture"]
+__all__ = ["ROWS", "draw_answers", "in_square", "picture"]
 
 SIDE = 240  # pixels of a picture
 ROWS, ACROSS = 24, 12  # of a sheet at most
@@ -50,6 +50,10 @@ def _below(hit: Hit) -> str:
 def picture(path: str | Path) -> UInt8[Tensor, "3 side side"]:
     """An image in a square; an empty one where there is no file to be read."""
     found = open_rgb(Path(path))
-    image = Image.new("RGB", (SIDE, SIDE), LIGHT.faint) if isinstance(found, Broken) else found
+    return in_square(Image.new("RGB", (SIDE, SIDE), LIGHT.faint) if isinstance(found, Broken) else found)
+
+
+def in_square(image: Image.Image) -> UInt8[Tensor, "3 side side"]:
+    """In its own proportions, the rest empty."""
     square = ImageOps.pad(image, (SIDE, SIDE), Image.Resampling.LANCZOS, color=LIGHT.faint)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)

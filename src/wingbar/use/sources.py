@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ class ToEmbed(NamedTuple):
 
     rows: list[IndexRow]
     decode: list[Decode]
+    files: Sequence[Path] = ()  # none where a set holds pixels
 
 
 def find_source(images: str, *, name: str | None, side: int, workers: int, report: Reporter) -> ToEmbed:
@@ -49,7 +50,7 @@ def find_source(images: str, *, name: str | None, side: int, workers: int, repor
     rows = [
         IndexRow(written(path), labels[str(path)], content.hex()) for path, content in zip(paths, hashes, strict=True)
     ]
-    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths])
+    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths], paths)
 
 
 def _labels(listing: Listing) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from wingbar.config.recipes import bases, compared, features, paper, small
+from wingbar.config.recipes import bases, compared, features, paper, small, transformers
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 
@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, Recipe]] = {
     "the paper's method": _named(paper.RECIPES),
     "pairs in feature space": _named(features.RECIPES),
     "base methods": _named(bases.RECIPES),
+    "transformers": _named(transformers.RECIPES),
     "compared systems": _named(compared.RECIPES),
     "small": _named(small.RECIPES),
 }

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ import numpy as np
 from wingbar.data.census import Exam, Triple, channels
 from wingbar.data.listing import Listing
 from wingbar.data.store import Broken
+from wingbar.train.provenance import installed
 
 __all__ = [
     "KINDS",
@@ -207,7 +207,7 @@ def to_json(report: DataReport) -> dict[str, Any]:
     """The report as the docstring above describes it."""
     relations = Counter(pair.relation for pair in report.pairs)
     return {
-        "wingbar": _version(),
+        "wingbar": installed("wingbar"),
         "path": report.path,
         "name": report.name,
         "guessed": report.guessed,
@@ -222,13 +222,6 @@ def to_json(report: DataReport) -> dict[str, Any]:
         },
         "groups": [[_entry_json(entry) for entry in group] for group in report.groups],
     }
-
-
-def _version() -> str:
-    try:
-        return version("wingbar")
-    except PackageNotFoundError:
-        return "not installed"  # run from a source tree
 
 
 def _facts_json(facts: SplitFacts) -> dict[str, Any]:

@@ -1,18 +1,115 @@
-"""`wingbar bench step | data | train`: measure, show the table, keep it as JSON and as a picture."""
+"""`wingbar bench step | data | train`: what can be asked, the texts are its help; measure, show, keep."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
-from wingbar.config.words import parse
-from wingbar.errors import known
-from wingbar.reproduce.bench.options import BenchData, Step, Train, check
+import tyro
+
+from wingbar.config.limits import check_device
+from wingbar.config.recipes import recipe_named
+from wingbar.config.sections import DataSettings as Images
+from wingbar.config.words import OUT, parse
+from wingbar.errors import UserError, known
 from wingbar.terminal import Terminal, say
 
-__all__ = ["bench"]
+__all__ = ["CASES", "BenchData", "Case", "Step", "Train", "bench", "check"]
+
+EAGER = {"run.compile": "off"}
+AS_TYPED = {**EAGER, "run.precision": "fp32", "run.channels_last": False}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to time: a recipe, settings on top of it, and whether it is the paper's listing instead of ours."""
+
+    recipe: str
+    settings: Mapping[str, Any]
+    listing: bool = False
+
+
+CASES: dict[str, Case] = {
+    "listing, PyTorch's defaults": Case("default", AS_TYPED, listing=True),
+    "listing, bf16 + channels_last": Case("default", EAGER, listing=True),
+    "ours, not compiled": Case("default", EAGER),
+    "ours": Case("default", {}),
+    "ours, fast": Case("fast", {}),
+    "MoCo v2, PyTorch's defaults": Case("moco", AS_TYPED),
+    "MoCo v2": Case("moco", {}),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Time a training step on random images that are already on the device."""
+
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
+    """Any torchvision or timm model, from random weights."""
+    size: Annotated[int, tyro.conf.arg(name="data.size")] = 224
+    """Side of the images."""
+    batch: Annotated[int, tyro.conf.arg(name="data.batch")] = 128
+    """Images per step."""
+    repeats: int = 15
+    """Steps that are timed; the median counts."""
+    warmup: int = 5
+    """Steps before them; the first compiles."""
+    cases: tuple[str, ...] = tuple(CASES)
+    """Which to time."""
+    out: Annotated[str, OUT] = ""
+    """Folder for step.json and step.svg; without it the table is all."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:1`."""
+
+
+@dataclass(frozen=True)
+class BenchData:
+    """Time the way from image files to two MoCo v2 views."""
+
+    data: Images = field(default_factory=Images)
+    """Where the images are; look-alikes are written to JPEG files first."""
+    files: int = 1024
+    """So many of them, at most."""
+    processes: int = 0
+    """Of torchvision's DataLoader; 0: one per core."""
+    out: Annotated[str, OUT] = ""
+    """Folder for data.json and data.svg; without it the table is all."""
+    device: str = "auto"
+    """Where our views are made: `auto`, `cpu`, `cuda` or `cuda:1`."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train on a data set for a while, and time it: reading, views, network, records."""
+
+    data: Images = field(default_factory=Images)
+    """Where the images are, and how they are seen."""
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
+    """Any torchvision or timm model, from random weights."""
+    recipes: tuple[str, ...] = ("moco", "default", "fast")
+    """What to train."""
+    steps: int = 200
+    """Steps of each, at least; the first quarter warms up."""
+    out: Annotated[str, OUT] = ""
+    """Folder for train.json and train.svg; without it the table is all."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:1`."""
+
+
+def check(asked: Step | BenchData | Train) -> None:
+    """Refuse what makes no sense, before anything is measured."""
+    check_device(asked.device)
+    for name in asked.cases if isinstance(asked, Step) else ():
+        known("case", name, CASES)
+    for name in asked.recipes if isinstance(asked, Train) else ():
+        recipe_named(name)
+    if asked.out and Path(asked.out).exists() and not Path(asked.out).is_dir():
+        raise UserError(f"{asked.out} is a file; give --out a folder")
+
 
 BENCHES: dict[str, type[Step | BenchData | Train]] = {"step": Step, "data": BenchData, "train": Train}
 
@@ -32,9 +129,8 @@ def bench(arguments: Sequence[str]) -> None:
 def _measure(name: str, chosen: Step | BenchData | Train) -> None:
     """Measure, show the table, and keep it where that was asked for."""
     from wingbar.reproduce.bench.data import bench_data
-    from wingbar.reproduce.bench.step import bench_step
+    from wingbar.reproduce.bench.step import bench_step, bench_train
     from wingbar.reproduce.bench.table import BenchRow, table, write_results
-    from wingbar.reproduce.bench.train import bench_train
 
     benches: dict[str, Callable[..., list[BenchRow]]] = {"step": bench_step, "data": bench_data, "train": bench_train}
     console = Terminal(stderr=True)

@@ -23,9 +23,9 @@ from wingbar.data import views
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.listing import Listing
 from wingbar.data.parallel import cores
-from wingbar.data.store import decode
-from wingbar.reproduce.bench.clock import time_repeats
-from wingbar.reproduce.bench.options import BenchData
+from wingbar.data.store import Images, decode
+from wingbar.reproduce.bench.command import BenchData
+from wingbar.reproduce.bench.step import time_repeats
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source
 from wingbar.train.machine import choose_device
@@ -79,7 +79,7 @@ def _files(options: BenchData) -> Iterator[list[Path]]:
 # --- ours ------------------------------------------------------------------------------------------------------------
 
 
-def _device_rate(images: Any, options: BenchData, *, batch: int) -> float:
+def _device_rate(images: Images, options: BenchData, *, batch: int) -> float:
     """Images per second that get two views, from bytes that are on the device."""
     device = choose_device(options.device)
     stored, aspect = images[torch.arange(batch)].to(device), torch.ones(batch, device=device)

@@ -1,28 +1,37 @@
-"""`wingbar bench step`: one training step on random images, the paper's listing beside ours beside MoCo v2."""
+"""`wingbar bench step` and `train`: steps on random images, the listing beside ours beside MoCo v2; whole trainings."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from itertools import pairwise
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.methods.pairs import pairs_in
-from wingbar.reproduce.bench.clock import Timing, time_repeats
+from wingbar.reproduce.bench.command import CASES, Case, Step, Train, check
 from wingbar.reproduce.bench.literal import Pseudocode
-from wingbar.reproduce.bench.options import CASES, Case, Step, check
 from wingbar.reproduce.bench.table import BenchRow
+from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.runs import run
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
-__all__ = ["bench_step", "memory_given_back", "time_step"]
+__all__ = ["Timing", "bench_step", "bench_train", "memory_given_back", "time_repeats", "time_step"]
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
@@ -114,3 +123,105 @@ def _row(name: str, timings: Mapping[str, Timing], batch: int) -> BenchRow:
 
 def _passes(case: str) -> Number:
     return step_passes(recipe_named(CASES[case].recipe))
+
+
+# --- time and memory of repeated work, on a GPU by its own clock -----------------------------------------------------
+
+
+class Timing(NamedTuple):
+    """Milliseconds of one repeat, median and quartiles, and the most device memory taken meanwhile."""
+
+    ms: float
+    quartiles: tuple[float, float]
+    gigabytes: float | None  # None on a CPU
+
+    def per_second(self, images: int) -> float:
+        """Images per second, if a repeat is so many."""
+        return 1000 * images / self.ms
+
+
+def time_repeats(work: Callable[[int], object], *, repeats: int, warmup: int, device: torch.device) -> Timing:
+    """Do `work(0)`, `work(1)`, … and time all but the first `warmup`. Nothing waits for the device in between."""
+    for repeat in range(warmup):
+        work(repeat)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    elapsed = _by_events if on_gpu else _by_the_wall
+    times = elapsed(work, range(warmup, warmup + repeats))
+    low, middle, high = np.percentile(times, [25, 50, 75]).tolist()
+    return Timing(middle, (low, high), torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None)
+
+
+def _by_the_wall(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:
+    marks = [time.perf_counter()]
+    for repeat in repeats:
+        work(repeat)
+        marks.append(time.perf_counter())
+    return (1000 * np.diff(marks)).tolist()
+
+
+def _by_events(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:
+    """Marks in the device's own queue: the host runs ahead as in training."""
+    marks = [_mark()]
+    for repeat in repeats:
+        work(repeat)
+        marks.append(_mark())
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) for before, after in pairwise(marks)]
+
+
+def _mark() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+# --- wingbar bench train: whole trainings on a data set, beside the same steps on random images ----------------------
+
+
+def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
+    """A row for getting the images ready, then one per recipe; `tell` hears the name of each before it begins."""
+    first = _whole_config(options, options.recipes[0])
+    rows = []
+    for title in ("images ready, first time or not", "images ready, again"):
+        tell(title)
+        began = time.perf_counter()
+        store = open_source(first, find_source(first), quiet=True)
+        rows.append(BenchRow(title, {"seconds": time.perf_counter() - began, "images": float(len(store.images))}))
+    epochs = math.ceil(options.steps * first.data.batch / len(store.images))
+    for name in options.recipes:
+        tell(name)
+        rows.append(_whole_row(name, _whole_config(options, name), epochs=epochs))
+    return rows
+
+
+def _whole_config(options: Train, recipe: str) -> Config:
+    settings = {
+        **{f"data.{name}": value for name, value in vars(options.data).items()},
+        "encoder.name": options.encoder,
+        "encoder.weights": "random",
+        "run.device": options.device,
+    }
+    config = changed(recipe_named(recipe), settings)
+    return changed(config, {"pairs.decoder.epochs": 0}) if config.settings_of("pairs") else config
+
+
+def _whole_row(name: str, config: Config, *, epochs: int) -> BenchRow:
+    """The rate of a real training, and its share of the rate at which the same step runs without data."""
+    trained, random = _rate(config, epochs=epochs), time_step(config, repeats=15, warmup=5)
+    alone = random.per_second(config.data.batch)
+    return BenchRow(name, {"images/s": trained, "images/s, random images": alone, "share": trained / alone})
+
+
+def _rate(config: Config, *, epochs: int) -> float:
+    """Images per second over the later part of a training, by its own record."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        settings = {"run.out": str(out), "run.epochs": epochs, "run.log_every": 10, "run.tensorboard": False}
+        run(changed(config, settings), quiet=True)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    later = lines[math.ceil(len(lines) / 4) - 1 :]
+    steps = [line["step"] - before["step"] for before, line in pairwise(later)]
+    return harmonic_mean([line["images_per_s"] for line in later[1:]], weights=steps)

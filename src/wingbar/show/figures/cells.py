@@ -1,4 +1,4 @@
-"""Rows of small pictures, words under each and over each column: how pairs, ladders and attention are laid out."""
+"""Rows of small pictures, words under each and over each column: pairs, ladders and attention."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from wingbar.show.figures.contents import Attended, Ladder, Pairs
 from wingbar.show.figures.sheet import MARGIN, NOTE, TITLE, Picture, Sheet, sheet, wrapped
 from wingbar.show.figures.style import LIGHT, Style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CellScale", "TextCell", "coloured", "draw_cells", "ramp"]
+__all__ = [
+    "CellScale",
+    "TextCell",
+    "coloured",
+    "draw_attended",
+    "draw_cells",
+    "draw_ladder",
+    "draw_pairs",
+    "laid_over",
+    "ramp",
+]
 
 GAP = 0.07  # between pictures
 HEAD, BELOW = 0.2, 0.17  # heights of lines
@@ -98,3 +109,97 @@ def _draw_scale(paper: Sheet, scale: CellScale, right: float, y: float, *, width
     paper.picture(scale.colours, right - width, y, width, 0.1)
     paper.words(scale.low, right - width, y + 0.18, size=6.0, ink=paper.style.pale)
     paper.words(scale.high, right, y + 0.18, size=6.0, ink=paper.style.pale, align="right")
+
+
+# --- pairs and ladders: the paper's figure of generated pairs --------------------------------------------------------
+
+
+def draw_pairs(pairs: Pairs, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A row per image; all differences share one scale, which ends at the largest."""
+    most = max(pairs.change.max().item(), 1e-6)
+    rows = [
+        [
+            TextCell(pairs.image[row], name),
+            TextCell(pairs.rebuilt[row], f"PSNR {pairs.psnr[row]:.1f} dB"),
+            TextCell(pairs.twin[row], f"{_percent(pairs.perturbed[row].item())} of dimensions perturbed"),
+            TextCell(coloured(pairs.change[row] / most, style.heat), f"mean {pairs.change[row].mean():.3g}"),
+        ]
+        for row, name in enumerate(pairs.names)
+    ]
+    heads = ("image", "rebuilt", "twin", "|twin − rebuilt|")
+    scale = CellScale(coloured(ramp(), style.heat), "0", f"{most:.3g}")
+    return draw_cells(rows, style, title=title, heads=heads, note=note, scale=scale, side=1.4)
+
+
+def draw_ladder(ladder: Ladder, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A row per image: rebuilt, then its twins, the mean change of pixels under each."""
+    rows = [
+        [
+            TextCell(rebuilt),
+            *(TextCell(twin, f"{moved:.3g}") for twin, moved in zip(twins, change.tolist(), strict=True)),
+        ]
+        for rebuilt, twins, change in zip(ladder.rebuilt, ladder.twins, ladder.change, strict=True)
+    ]
+    unit = "ε " if ladder.kind == "noise scale" else ""
+    heads = ("rebuilt", *(f"{unit}{step}" for step in ladder.steps))
+    return draw_cells(rows, style, title=title, heads=heads, note=note, side=1.0)
+
+
+def _percent(share: float) -> str:
+    """A share in per cent; what is not quite all or nothing does not look so.
+
+    >>> _percent(0.9995), _percent(1.0), _percent(0.31)
+    ('99.9 %', '100 %', '31 %')
+    """
+    percent = 100 * share
+    near = 0 < percent < 1 or 99 < percent < 100
+    return f"{min(percent, 99.9):.1f} %" if near else f"{percent:.0f} %"
+
+
+# --- where encoders look: the paper's attention figure, with the energy score under each picture ---------------------
+
+
+HEAT = "inferno"  # perceptually uniform, dark to light: attention lights a picture up
+KINDS = {
+    "likeness": "what makes an image like its nearest neighbour",
+    "distinctness": "what tells an image from all others",
+}
+
+
+def laid_over(image: UInt8[Tensor, "3 h w"], cam: Float[Tensor, "h w"]) -> Float[np.ndarray, "h w 4"]:
+    """Half the map's colours, half the image in greys: colour is attention, light and shade are the image."""
+    mixed = coloured(cam, HEAT)
+    grey = (image.float() / 255).mean(dim=0).cpu().numpy()
+    mixed[..., :3] = (mixed[..., :3] + grey[..., None]) / 2
+    return mixed
+
+
+def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
+    """A row per image: itself, then the map of every encoder; the outline is where attention should be."""
+    rows = [[_plain(attended, row), *_maps(attended, row)] for row in range(len(attended.names))]
+    told = f"{note} Grad-CAM of {KINDS[attended.kind]}; each map is scaled to its own highest place."
+    if attended.area is not None:
+        told += " Under it, how much of its energy lies inside the outline; chance is the outline's area."
+    heads = ("image", *attended.encoders)
+    mid_grey = torch.full((3, *ramp().shape), 128, dtype=torch.uint8)
+    scale = CellScale(laid_over(mid_grey, ramp()), "0", "highest")
+    return draw_cells(rows, style, title=title or "Where encoders look", heads=heads, note=told, scale=scale)
+
+
+def _plain(attended: Attended, row: int) -> TextCell:
+    chance = "" if attended.area is None else f"chance {100 * attended.area[row]:.1f} %"
+    return TextCell(attended.image[row], chance or attended.names[row], _inside(attended, row))
+
+
+def _maps(attended: Attended, row: int) -> list[TextCell]:
+    pictures = [laid_over(attended.image[row], cam[row]) for cam in attended.cam]
+    if attended.energy is None or attended.area is None:
+        return [TextCell(picture) for picture in pictures]
+    return [
+        TextCell(picture, f"inside {100 * inside:.1f} %", _inside(attended, row))
+        for picture, inside in zip(pictures, attended.energy[:, row].tolist(), strict=True)
+    ]
+
+
+def _inside(attended: Attended, row: int) -> Float[Tensor, "h w"] | None:
+    return None if attended.outline is None else attended.outline[row]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wingbar.show.figures.chart import chart
 from wingbar.show.figures.contents import DimensionSpread, Spreads
+from wingbar.show.figures.sheet import chart
 from wingbar.show.figures.style import LIGHT, Style
 
 if TYPE_CHECKING:

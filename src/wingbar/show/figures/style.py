@@ -20,7 +20,7 @@ from wingbar.files import atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DARK", "FORMATS", "LIGHT", "THEMES", "Format", "Style", "figure", "save"]
+__all__ = ["DARK", "FORMATS", "LIGHT", "THEMES", "Format", "Style", "drawn", "figure", "save"]
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
@@ -92,14 +92,14 @@ def figure(
 
 def save(page: Figure, stem: Path, formats: Sequence[Format] = ("png", "svg")) -> list[Path]:
     """Write stem.png, stem.svg, …; drawn in memory first, so that a file is replaced by a whole one or left alone."""
-    drawn = {stem.with_name(f"{stem.name}.{kind}"): _drawn(page, kind) for kind in formats}
-    for path, content in drawn.items():
+    contents = {stem.with_name(f"{stem.name}.{kind}"): drawn(page, kind) for kind in formats}
+    for path, content in contents.items():
         with atomic(path) as file:
             file.write_bytes(content)
-    return list(drawn)
+    return list(contents)
 
 
-def _drawn(page: Figure, kind: Format) -> bytes:
+def drawn(page: Figure, kind: Format) -> bytes:
     """The picture as a file's content; text stays text in SVG, and fonts are embedded in PDF."""
     buffer = BytesIO()
     with _only(FILES):

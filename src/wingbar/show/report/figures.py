@@ -11,8 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from wingbar.show.figures.cam import KINDS, laid_over
-from wingbar.show.figures.cells import coloured
+from wingbar.show.figures.cells import KINDS, coloured, laid_over
 from wingbar.show.figures.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
 from wingbar.show.figures.style import LIGHT
 from wingbar.show.report.sheets import make_sheet

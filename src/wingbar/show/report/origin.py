@@ -15,6 +15,7 @@ from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.record import commit
 from wingbar.evaluate.subject import Subject
 from wingbar.show.report.contents import Origin, SettingRow
+from wingbar.train.runfolder import read_environment
 
 __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
 
@@ -35,7 +36,7 @@ def _recipe(name: str) -> Config:
     return recipe_named(name) if name in RECIPES else Config()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A value as config.json has it; words need no quotes.
 
     >>> _text(("gradcam", "lowvar")), _text(True), _text(None), _text(0.1)
@@ -59,7 +60,7 @@ def train_command(config: Config, recipe: str) -> str:
     return shlex.join(["wingbar", "train", name, *flags])
 
 
-def flag(setting: str, value: Any) -> list[str]:
+def flag(setting: str, value: object) -> list[str]:
     """A setting on the command line.
 
     >>> flag("run.channels_last", False), flag("pairs.criteria", ("gradcam",)), flag("run.seed", 1)
@@ -97,8 +98,7 @@ def origin_of(name: str, subject: Subject) -> Origin:
 
 def _environment(candidate: Candidate) -> Mapping[str, Any]:
     assert candidate.folder is not None  # only runs have an origin
-    found: Mapping[str, Any] = json.loads((candidate.folder / "environment.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in read_environment(candidate.folder).items() if value is not None}
 
 
 def summary_of(candidate: Candidate, method: str) -> str:

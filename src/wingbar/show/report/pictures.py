@@ -11,9 +11,8 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject
-from wingbar.show.ablations import gather_ablations, papers_points
 from wingbar.show.cam import gather_attended
-from wingbar.show.curves import gather_curves
+from wingbar.show.curves import gather_ablations, gather_curves, papers_points
 from wingbar.show.figures.contents import Attended, Flock, Panel, Ranking, Spreads
 from wingbar.show.map import gather_flock
 from wingbar.show.neighbours import choose_queries, class_title, gather_ranking, titles

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor
 
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 from wingbar.files import write_text
 from wingbar.metrics.fewlabels import FewLabels, nearness, refusal, rooted
 from wingbar.metrics.linear import Linear
-from wingbar.tensors import save_tensors
+from wingbar.tensors import load_tensors, save_tensors
 
 __all__ = ["NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
 
@@ -89,10 +89,20 @@ def read_head(folder: Path) -> ClassHead | None:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise ValueError(f"format {about['format']}, this version reads {FORMAT}")
-        kept = {name: value.to(torch.float64) for name, value in load_file(folder / WEIGHTS).items()}
-        linear = Linear(kept["weight"], kept["bias"])
+        kept = {name: value.to(torch.float64) for name, value in load_tensors(folder / WEIGHTS).items()}
+        linear, classes = Linear(kept["weight"], kept["bias"]), tuple(about["classes"])
+        _check_shapes(kept, len(classes))
         return ClassHead(
-            tuple(about["classes"]), linear, kept["mean"], kept["centres"], float(about["threshold"]), about["embedder"]
+            classes, linear, kept["mean"], kept["centres"], float(about["threshold"]), str(about["embedder"])
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / ABOUT} is no head that this version reads ({error})") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{folder / ABOUT} is no head that this version reads ({on_one_line(error)})") from error
+
+
+def _check_shapes(kept: Mapping[str, Tensor], classes: int) -> None:
+    """Refuse numbers that are not of one space and these classes."""
+    dim = kept["mean"].numel()
+    wanted = {"weight": (dim, classes), "bias": (classes,), "mean": (dim,), "centres": (classes, dim)}
+    for name, shape in wanted.items():
+        if tuple(kept[name].shape) != shape:
+            raise ValueError(f"{name} is {tuple(kept[name].shape)}, needed is {shape}")

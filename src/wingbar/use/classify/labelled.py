@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wingbar.errors import UserError
-from wingbar.use.classify.cells import plain
+from wingbar.files import plain
 
 __all__ = ["LabelledFile", "read_labels"]
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted
+from wingbar.files import table_text, write_text
 from wingbar.metrics.fewlabels import MEAN, STRENGTHS, FewLabels, fit_few, rooted
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.models.embedder import save_folder
 from wingbar.train.images import reporting
 from wingbar.train.progress import working
-from wingbar.use.classify.cells import write_cells
 from wingbar.use.classify.gathering import Gathered, gather, known_vectors, labelled_source
 from wingbar.use.classify.head import ClassHead, Named, head_of, save_head
 from wingbar.use.classify.labelled import LabelledFile
@@ -141,15 +141,15 @@ def _write(done: Classified, asked: Classify, loaded: Loaded, others: Gathered |
     for name in ("predictions.csv", "next.csv", "doubtful.csv"):
         (done.folder / name).unlink(missing_ok=True)
     if done.doubts:
-        write_cells(done.folder / "doubtful.csv", Doubt._fields, done.doubts)
+        write_text(done.folder / "doubtful.csv", table_text(Doubt._fields, done.doubts))
     if done.next:
-        write_cells(done.folder / "next.csv", ["path", "label"], ([path, ""] for path in done.next))
+        write_text(done.folder / "next.csv", table_text(["path", "label"], ([path, ""] for path in done.next)))
     if others is not None:
         every = done.head.probabilities(others.vectors).tolist() if asked.columns else [[] for _ in done.named]
         columns = [f"p({name})" for name in done.head.classes] if asked.columns else []
         rows = zip(others.rows, done.named, every, strict=True)
         table = ([row.path, *one, *more] for row, one, more in rows)
-        write_cells(done.folder / "predictions.csv", ["path", *Named._fields, *columns], table)
+        write_text(done.folder / "predictions.csv", table_text(["path", *Named._fields, *columns], table))
 
 
 def _facts(done: Classified, asked: Classify) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 from wingbar.config.settings import Config, defaults, named
 from wingbar.evaluate.candidates import Candidate
@@ -13,7 +11,7 @@ from wingbar.metrics.intervals import Interval
 from wingbar.models.embedder import Embedder
 from wingbar.show.report.origin import data_in_words, summary_of
 from wingbar.train.provenance import installed
-from wingbar.train.runfolder import FREE
+from wingbar.train.runfolder import FREE, read_environment
 
 __all__ = ["make_card"]
 
@@ -71,7 +69,7 @@ def _use(embedder: Embedder, repo: str, *, timm: bool) -> str:
 
 def _data(candidate: Candidate, config: Config) -> str:
     assert candidate.folder is not None
-    made_with: dict[str, Any] = json.loads((candidate.folder / "environment.json").read_text(encoding="utf-8"))
+    made_with = read_environment(candidate.folder)
     facts = {
         "data set": data_in_words(config),
         "training images, without labels": f"{made_with.get('images', 0):,}",

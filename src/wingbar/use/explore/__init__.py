@@ -1,0 +1,1 @@
+"""`wingbar explore`: a page, served on this machine, to look around in images with an encoder."""

@@ -42,6 +42,8 @@ class Data:
     """Of lookalike only: number of images, of train and of test."""
     loud: float | None = None
     """Of lookalike only: how loud the nuisances are, 0 to 1."""
+    draw: int | None = None
+    """Of lookalike only: number of the draw."""
 
 
 @dataclass(frozen=True)

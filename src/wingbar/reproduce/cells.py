@@ -23,7 +23,7 @@ from wingbar.train.runfolder import FREE
 __all__ = ["NUMERICS", "Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell", "numerics"]
 
 # What the digests of the splits stand for; the root is a place, not a number.
-IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud")}
+IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud", "draw")}
 # bf16 and fp32 are different experiments, although a run may go on with the other one.
 NOT_IN_KEY = (FREE - {"run.precision"}) | IN_DIGEST
 # All that an encoder which is not trained depends on.

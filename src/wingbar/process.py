@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 from wingbar.errors import UserError
@@ -89,7 +90,7 @@ def stop_signals(*, alone: bool) -> Iterator[Callable[[], int]]:
     """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
     received: list[int] = []
 
-    def remember(number: int, frame: Any) -> None:
+    def remember(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if not alone:  # whoever started the ranks passes on what they were all sent already, and can kill them
             return

@@ -87,6 +87,7 @@ class Entry:
     before_passes: Callable[[Any], Number] = _nothing  # of that, per image
     before_depends: tuple[str, ...] = ()  # its own settings that decide how that ends
     small: Mapping[str, Any] = field(default_factory=dict)  # its settings for trying it in seconds
+    as_pairs: Callable[[Any], Mapping[str, Any]] | None = None  # settings of the paper's pairs that show what it does
 
     def around(self, inner: Any, settings: Any, context: Context) -> Any:
         """The method made of an encoder, or the wrapper around a method; the method itself where only views change."""

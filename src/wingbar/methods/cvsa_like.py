@@ -53,7 +53,7 @@ from wingbar.errors import UserError
 from wingbar.methods.losses import full_precision, widened
 from wingbar.models.encoder import frozen_statistics
 from wingbar.together import total
-from wingbar.types import Batch, Method, Output, ParamGroup, Seen
+from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Seen
 
 __all__ = ["ENTRY", "AlignSettings", "Aligned", "SwappedForegrounds", "align", "attention", "share_of"]
 
@@ -153,12 +153,12 @@ def align(first: Map, second: Map, shares: Sequence[Share], *, temperature: floa
 class Aligned(nn.Module):
     """L = L_base + λ · L_align around any `base`; again a Method."""
 
-    def __init__(self, base: Any, *, weight: float, temperature: float) -> None:
+    def __init__(self, base: Method, *, weight: float, temperature: float) -> None:
         super().__init__()
         self.base, self.weight, self.temperature = base, weight, temperature
 
     @property
-    def encoder(self) -> Any:
+    def encoder(self) -> Encodes:
         """The base method's encoder."""
         return self.base.encoder
 

@@ -59,6 +59,11 @@ def _problems(settings: FeaturePairSettings, config: Config) -> Iterator[str]:
         yield f"{too_large}; raise featurepairs.bank or lower data.batch"
 
 
+def _as_pairs(settings: FeaturePairSettings) -> dict[str, Any]:
+    shared = ("criteria", "eps_g", "eps_var", "kappa", "bank", "temperature", "ranked")
+    return {**{name: getattr(settings, name) for name in shared}, "readings.sign": settings.sign}
+
+
 ENTRY = Entry(
     title="feature pairs",
     settings=FeaturePairSettings,
@@ -73,6 +78,7 @@ ENTRY = Entry(
     problems=_problems,
     remedies={"pair": "lower featurepairs.eps_g, featurepairs.eps_var or featurepairs.nu, or set optim.clip 1"},
     small={"bank": 32, "kappa": 0.1},
+    as_pairs=_as_pairs,
 )
 
 from functools import partial

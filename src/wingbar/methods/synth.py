@@ -71,7 +71,7 @@ def student_view(base: Method, view: Float[Tensor, "batch 3 h w"]) -> Float[Tens
     return base.project(base.encoder(view).vector)
 
 
-def teacher_view(base: Any, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
+def teacher_view(base: Method, view: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
     """The second view's embedding by the base method's teacher (A23)."""
     return innermost(base).teach(view)
 

@@ -21,7 +21,7 @@ from wingbar.show.figures.contents import Ladder, Pairs
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes
-from wingbar.train.afterwards import load_pairs, shows_pairs
+from wingbar.train.afterwards import could_show_pairs, load_pairs, shows_pairs
 from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch, Seen
 
@@ -50,7 +50,7 @@ def makes_pairs(candidate: Candidate) -> bool:
 
 def _could_make_pairs(candidate: Candidate) -> bool:
     """Whether a decoder is there, or pairs in feature space to which one can be fitted."""
-    fits = candidate.config is not None and candidate.config.settings_of("featurepairs") is not None
+    fits = candidate.config is not None and could_show_pairs(candidate.config)
     return makes_pairs(candidate) or fits
 
 

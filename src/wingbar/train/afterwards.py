@@ -20,11 +20,10 @@ from wingbar.train.saved import load_method
 from wingbar.train.stages import build_method, build_stages
 from wingbar.types import Method
 
-__all__ = ["DECODER", "load_pairs", "shows_pairs"]
+__all__ = ["DECODER", "could_show_pairs", "load_pairs", "shows_pairs"]
 
 DECODER = "decoder.safetensors"  # in the run's folder, once it was fitted
 EPOCHS = 40
-SHARED = ("criteria", "eps_g", "eps_var", "kappa", "bank", "temperature", "ranked")  # with the paper's pairs
 
 
 def shows_pairs(folder: Path, config: Config) -> bool:
@@ -50,12 +49,18 @@ def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> Sy
     return pairs.to(device).eval()
 
 
+def could_show_pairs(config: Config) -> bool:
+    """Whether a decoder can be fitted to what is around the method, to see what it does."""
+    return any(part.entry.as_pairs for part in config.wrappers)
+
+
 def with_decoder(config: Config, *, encoder: Path) -> Config:
-    """The settings of the paper's pairs that perturb as a run's feature pairs do."""
-    own = config.settings_of("featurepairs")
-    around = ["pairs" if part.name == "featurepairs" else part.name for part in config.wrappers]
-    same = {f"pairs.{name}": getattr(own, name) for name in SHARED}
-    same |= {"pairs.readings.sign": own.sign, "pairs.decoder.epochs": EPOCHS, "pairs.decoder.scale": 0.5}
+    """The settings of the paper's pairs that perturb as a run's own do."""
+    own = next(part for part in config.wrappers if part.entry.as_pairs)
+    assert own.entry.as_pairs is not None
+    same = {f"pairs.{name}": value for name, value in own.entry.as_pairs(own.settings).items()}
+    same |= {"pairs.decoder.epochs": EPOCHS, "pairs.decoder.scale": 0.5}
+    around = ["pairs" if part is own else part.name for part in config.wrappers]
     plain: dict[str, Any] = {"wrappers": around, "encoder.weights": str(encoder), "run.compile": "off"}
     plain |= {"encoder.last": None, "encoder.lora": None}
     return changed(config, {**plain, **same})

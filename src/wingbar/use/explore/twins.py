@@ -26,7 +26,7 @@ from wingbar.models.encoder import evaluation_mode
 from wingbar.show.figures.cells import coloured
 from wingbar.show.pairs import makes_pairs
 from wingbar.show.visit import spread_over_classes
-from wingbar.train.afterwards import load_pairs
+from wingbar.train.afterwards import could_show_pairs, load_pairs
 from wingbar.train.progress import working
 from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch, Probe, Seen
@@ -111,7 +111,7 @@ def why_no_twins(candidate: Candidate) -> str:
     """A sentence about what cannot be shown."""
     if candidate.config is None:
         return f"{candidate.name} is no run: there is no decoder, and with it no rebuilt image and no twin."
-    if candidate.config.settings_of("featurepairs") is not None:
+    if could_show_pairs(candidate.config):
         return (
             "This run's pairs are pairs of features: wingbar show fits a decoder to them, "
             f"after `wingbar show {candidate.name} pairs` rebuilt images and twins are here, too."

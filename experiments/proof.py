@@ -25,6 +25,7 @@ import tyro
 from search import follow
 from stability import is_done, machine
 from torch import Generator, Tensor
+from torch.nn.functional import cosine_similarity
 
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, key_of, parsed
@@ -96,13 +97,20 @@ def _prove(claim: Claim, reader: str, root: Path) -> None:
             continue
         splits = splits or open_splits(config, choose_device(config.run.device), quiet=True)
         began, key = time.monotonic(), key_of({**making._asdict(), **recipe})
-        encoder, seconds = made(config, splits[0], share=claim.share, trained=making.arm != START)
+        encoder, seconds, cosine = made(config, splits[0], share=claim.share, trained=making.arm != START)
         scores, values = scored(config, encoder, *splits)
         write_values(claim.out.parent, key, values)
         spent = {"train_seconds": round(seconds, 2), "seconds": round(time.monotonic() - began, 2)}
-        about = {"key": key, "commit": commit(), "epochs": config.run.epochs, **machine(splits[0].store.aspect.device)}
+        about = {"key": key, "commit": commit(), "epochs": config.run.epochs, "cosine": round(cosine, 4)}
+        about |= machine(splits[0].store.aspect.device)
         append(claim.out, [{**making._asdict(), **recipe, "scores": scores, **about, **spent}], durable=True)
-        print(*making, " ".join(f"{name} {value:.1f}" for name, value in scores.items()), spent, flush=True)
+        print(
+            *making,
+            f"cosine {cosine:.2f}",
+            " ".join(f"{name} {value:.1f}" for name, value in scores.items()),
+            spent,
+            flush=True,
+        )
 
 
 def plan(claim: Claim, data: str) -> Iterator[Making]:
@@ -134,19 +142,29 @@ def config_of(claim: Claim, making: Making, reader: str, root: Path) -> Config:
 # --- one encoder -----------------------------------------------------------------------------------------------------
 
 
-def made(config: Config, train: Split, *, share: float, trained: bool) -> tuple[Encoder, float]:
-    """The encoder that is kept, and the seconds its training took."""
+class Made(NamedTuple):
+    """The encoder that is kept; of its training the seconds, and how alike features of training images stayed."""
+
+    encoder: Encoder
+    seconds: float
+    cosine: float
+
+
+def made(config: Config, train: Split, *, share: float, trained: bool) -> Made:
+    """Train it, unless it is the initialisation, and go back a part of the way."""
     device, images = train.store.aspect.device, len(train.store.images)
     method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
     if not trained:
-        return method.encoder.to(device), 0.0
-    first = copy.deepcopy(method.encoder).state_dict()
+        return Made(method.encoder.to(device), 0.0, 1.0)
+    first = copy.deepcopy(method.encoder).to(device)
     stages = build_stages(config, method, train.store, device)
     began = time.monotonic()
     if not all(follow(config, stage) for stage in stages):
         print("a loss is NaN: what is scored is what is left of the encoder", flush=True)
-    draw_back(method.encoder, first, share=share)
-    return method.encoder, time.monotonic() - began
+    seconds = time.monotonic() - began
+    cosine = cosine_similarity(*(_features(config, one, train) for one in (first, method.encoder))).mean().item()
+    draw_back(method.encoder, first.state_dict(), share=share)
+    return Made(method.encoder, seconds, cosine)
 
 
 def scored(config: Config, encoder: Encoder, train: Split, test: Split) -> tuple[dict[str, float], dict[str, Tensor]]:

@@ -33,7 +33,7 @@ from wingbar.data.store import Store, take
 from wingbar.files import Line, append, read_lines
 from wingbar.methods.state import Average
 from wingbar.metrics.features import embed_images
-from wingbar.models.encoder import Encoder, evaluation_mode
+from wingbar.models.encoder import Encoder, draw_back, evaluation_mode
 from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
@@ -261,12 +261,10 @@ def readouts(method: Method, first: Any) -> Iterator[tuple[str, Encoder]]:
     yield "halfway", between(first, student, share=0.5)
 
 
-@torch.no_grad()
-def between(first: Any, last: Any, *, share: float) -> Any:
-    """Weights on the straight line between two encoders."""
-    found = copy.deepcopy(first)
-    for parameter, end in zip(found.parameters(), last.parameters(), strict=True):
-        parameter.lerp_(end.to(parameter), share)
+def between(first: Encoder, last: Encoder, *, share: float) -> Encoder:
+    """Another encoder, on the straight line between two."""
+    found = copy.deepcopy(last)
+    draw_back(found, first.state_dict(), share=share)
     return found
 
 

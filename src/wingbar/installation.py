@@ -21,7 +21,7 @@ from rich.table import Table
 
 from wingbar.data.entry import cache_root, readable_size
 from wingbar.data.upkeep import entries, features_size
-from wingbar.errors import UserError
+from wingbar.errors import UserError, on_one_line
 from wingbar.files import check_place
 from wingbar.terminal import Terminal, say
 
@@ -127,7 +127,7 @@ def _torch() -> Iterator[Finding]:
     try:
         torch = import_module("torch")
     except Exception as error:  # a library that is missing, another that does not fit: anything at all
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = f"{type(error).__name__}: {on_one_line(error)}"
         yield Finding("import torch", why, "install it anew: pip install --force-reinstall torch", serious=True)
         return
     if not torch.cuda.is_available():

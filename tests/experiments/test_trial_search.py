@@ -1,4 +1,4 @@
-"""experiments/trial_search.py: both recipes get the same settings, seeds and draws; finalists by their mean alone."""
+"""experiments/trial_search.py: both recipes get the same settings, seeds and draws; what is chosen and when."""
 
 from __future__ import annotations
 
@@ -50,17 +50,29 @@ def test_the_best_has_the_best_mean_of_its_better_read_out(search):
         line(1, 101, half=20.0, whole=35.0),
         line(2, 0, half=90.0, whole=80.0),  # reported: has no say
     ]
-    assert search.best(lines, "coarse-moco") == (1, "1.0")
-    assert search.best(lines, "coarse-moco", among=[0]) == (0, "0.5")
+    assert search.best(lines, "coarse-moco", search.SCREEN) == (1, "1.0")
+    assert search.best(lines[:2], "coarse-moco", search.SCREEN) == (0, "0.5")
+
+
+def test_in_the_second_round_the_spread_counts(search):
+    lines = [
+        line(0, 110, half=50.0, whole=10.0),
+        line(0, 111, half=30.0, whole=10.0),
+        line(1, 110, half=37.0, whole=10.0),
+        line(1, 111, half=37.0, whole=10.0),
+        line(2, 100, half=90.0, whole=90.0),  # the screen's
+    ]
+    assert search.best(lines, "coarse-moco", search.SECOND) == (1, "0.5")
+    assert search.expected([50.0, 30.0], spread=True) == pytest.approx(40 - 200**0.5)
 
 
 def test_the_reported_draw_is_trained_on_once_the_second_round_is_over(search):
     sought = search.Sought(draws=(1,))
     screened = [line(3, 100, half=1.0, whole=2.0, recipe=recipe) for recipe in search.RECIPES]
     asked = search.second(sought, screened)
-    assert {trial.number % search.SETTINGS for trial in asked} == {3} and len({trial[:2] for trial in asked}) == 6
-    near = [line(trial.number, 110, half=1.0, whole=trial.number, recipe=trial.recipe) for trial in asked]
+    assert {trial.number % search.SETTINGS for trial in asked} == {3} and len({trial[:2] for trial in asked}) == 18
+    near = [line(trial.number, trial.seed, half=1.0, whole=trial.number, recipe=trial.recipe) for trial in asked]
     assert search.proof(sought, []) == search.proof(sought, [*screened, *near[1:]]) == []
     reported = search.proof(sought, [*screened, *near])
-    assert {trial[:3] for trial in reported} == {(name, 3 + 3 * search.SETTINGS, 3) for name in search.RECIPES}
+    assert {trial[:3] for trial in reported} == {(name, 3 + 8 * search.SETTINGS, 4) for name in search.RECIPES}
     assert sorted(trial.seed for trial in reported) == sorted([*range(5)] * 2)

@@ -56,7 +56,7 @@ def coarse_moco() -> Config:
         "data.colour": 0.0,
         "data.images": 1600,
         "data.loud": 0.2,
-        "data.draw": 3,  # draws 1 and 2 chose these settings: docs/notebook/trial.md
+        "data.draw": 4,  # draws 1 and 2 chose these settings: docs/notebook/trial.md
         "encoder.name": "timm/test_resnet",
         "encoder.weights": "coarse",
         "encoder.batchnorm": "frozen",

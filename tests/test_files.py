@@ -33,7 +33,8 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_what_the_killed_left_goes_and_what_others_write_stays(tmp_path):
     half = (
         "import sys, time; from pathlib import Path; from wingbar.files import partial_of; place = Path(sys.argv[1]);"
-        "partial_of(place / 'a').write_text('half'); partial_of(place / 'folder').mkdir(); print(flush=True); time.sleep(60)"
+        "partial_of(place / 'a').write_text('half'); partial_of(place / 'folder').mkdir(); print(flush=True);"
+        "time.sleep(60)"
     )
     with Popen([sys.executable, "-c", half, str(tmp_path)], stdout=PIPE) as writer:
         writer.stdout.readline()

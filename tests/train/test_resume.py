@@ -17,8 +17,9 @@ from forked import Command
 from wingbar import changed, resume, run
 from wingbar.config.recipes import recipe_named
 from wingbar.errors import Interrupted, NonFiniteLoss, UserError
-from wingbar.files import NotWritten
+from wingbar.files import NotWritten, append
 from wingbar.train import checkpoint, runs
+from wingbar.train.record import training_lines, trim_record
 
 SMALL = {
     "data.size": 32,
@@ -175,6 +176,16 @@ def edit(out: Path, part: str, name: str, value: object) -> None:
     settings = json.loads((out / "config.json").read_text())
     settings[part][name] = value
     (out / "config.json").write_text(json.dumps(settings))
+
+
+def test_a_damaged_record_costs_its_own_lines_only(tmp_path):
+    path, whole = tmp_path / "metrics.jsonl", {"stage": "train", "epoch": 1.0, "loss": 0.5, "images_per_s": 3.0}
+    damaged = [{"stage": 1}, {"loss": "0.5"}, {"step": "2"}, {"epoch": None}, {"loss": [0.5]}]
+    append(path, [{"step": 1, **whole}, *({"step": 2, **whole, **change} for change in damaged), {"step": 3, **whole}])
+    append(path, [{"epoch": 1.0}, {"step": 4, **whole}])
+    assert [line["step"] for line in training_lines(path)] == [1, 3, 4]
+    trim_record(path, "train", 3)
+    assert [line["step"] for line in training_lines(path)] == [1, 3]
 
 
 def test_a_setting_edited_in_the_file_is_refused(interrupted):

@@ -29,6 +29,7 @@ from wingbar.models.embedder import Embedder, save_embedder
 from wingbar.models.weights import load_encoder, save_encoder
 from wingbar.use import embedding
 from wingbar.use.formats import open_embeddings
+from wingbar.use.parts import PartShelf
 
 PARQUET = pytest.param(
     ".parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason="Parquet needs pyarrow")
@@ -215,6 +216,25 @@ def test_killed_and_started_again_is_the_same_as_undisturbed(ending, embed, weig
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ending, damage", [("json", b'{"hashes": ["b"]}'), ("json", b"\xff"), ("npy", b"\x93NUMPY("), ("npy", b"")]
+)
+def test_a_damaged_part_is_computed_again(ending, damage, tmp_path):
+    shelf = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    for number, name in enumerate("abc"):
+        shelf.add([name], np.full((1, 3), number, dtype=np.float32), {f"{name} is broken": "no image"})
+    (tmp_path / f"000001.{ending}").write_bytes(damage)
+    again = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    assert again.places == {"a": (0, 0)} and again.broken == {"a is broken": "no image"}
+    again.add(["b"], np.full((1, 3), 1, dtype=np.float32), {})
+    whole = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    assert {name: float(whole.arrays[part][row][0]) for name, (part, row) in whole.places.items()} == {
+        "a": 0,
+        "b": 1,
+        "c": 2,
+    }
 
 
 def test_two_embedders_are_not_mixed(embed, refused, photos, tmp_path):

@@ -11,7 +11,8 @@ from wingbar.config.configfile import read_config
 from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
 from wingbar.evaluate.compare import but
-from wingbar.files import read_lines
+from wingbar.evaluate.record import evaluation_lines
+from wingbar.files import NUMBER, holds
 from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.reported import points
 from wingbar.models.weights import load_encoder, weights_hash
@@ -20,6 +21,7 @@ from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
+from wingbar.train.record import training_lines
 from wingbar.train.runfolder import is_run, read_environment
 
 if TYPE_CHECKING:
@@ -177,12 +179,12 @@ def _scored(runs: Sequence[Chronicle]) -> list[ScoredRun]:
 
 
 def _way(line: Mapping[str, Any]) -> str:
-    return str([line[part] for part in HOW])
+    return str([line.get(part) for part in HOW])
 
 
 def _evaluated(folder: Path) -> list[dict[str, Any]]:
     """Scores in a run's folder; they may be of other encoders, too."""
-    return [line for line in read_lines(folder / "evaluation" / "metrics.jsonl") if "low" in line]
+    return [line for line in evaluation_lines(folder / "evaluation") if holds(line, NUMBER, "low", "time")]
 
 
 def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -225,7 +227,7 @@ def _read(folder: Path) -> Chronicle:
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
     config = read_config(folder / "config.json")
     made_with = read_environment(folder)
-    lines = read_lines(folder / "metrics.jsonl")
+    lines = training_lines(folder / "metrics.jsonl")
     if not lines:
         raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")
     return Chronicle(folder, config, made_with["recipe"], _data(config, made_with), lines)

@@ -199,7 +199,8 @@ def _on_record(
 def _found(subject: Subject, protocol: str, asked: Evaluate, folders: Sequence[Path]) -> ProtocolResult | None:
     """What lies in the first folder that has it, measured as it is asked for now."""
     results = (read_result(folder, subject, protocol) for folder in folders)
-    return next((result for result in results if result is not None and _as_asked(result, asked)), None)
+    good = (result for result in results if result is not None and _as_asked(result, asked))
+    return next((result for result in good if protocol != "doctor" or _severity(result.words)), None)
 
 
 def _as_asked(result: ProtocolResult, asked: Evaluate) -> bool:
@@ -211,10 +212,14 @@ def _as_asked(result: ProtocolResult, asked: Evaluate) -> bool:
 
 def _verdict(name: str, doctor: TableRow, *, images: int) -> Verdict:
     """What the collapse doctor says of a run, from the words of its protocol: the verdict, then sentences."""
-    said, *sentences = doctor.words
-    severity = next(one for one in SEVERITIES if said == f"doctor: {one}")
+    severity = _severity(doctor.words)
+    assert severity is not None
     seen = f"Collapse doctor, by features of {images:,} training images and the record of training."
-    return Verdict(name, severity, tuple(sentences), seen)
+    return Verdict(name, severity, tuple(doctor.words[1:]), seen)
+
+
+def _severity(words: Sequence[str]) -> Severity | None:
+    return next((one for one in SEVERITIES if f"doctor: {one}" in words[:1]), None)
 
 
 def _paper_row(paper: PaperValues, config: Config, method: str) -> dict[str, float]:

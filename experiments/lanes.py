@@ -3,7 +3,7 @@
     python experiments/lanes.py experiments/missing.txt --minutes 27 --logs logs
 
 A line of the list is `LANE MINUTES COMMAND`. Commands of a lane begin in the list's order, as many at once as
-`--side-by-side` says of it (`gpu=2 cpu=1`; a training fills a GPU, another one uses what it leaves while it compiles and
+`--side-by-side` says of it (`gpu=2 cpu=1`; a training fills a GPU, another uses what it leaves while it compiles and
 scores). What the list calls `$DATA` or `$WEIGHTS` is the environment's. None begins that would not end in time by its
 own MINUTES; with 0 it goes on where it was stopped, and may always begin. Whoever is still at work in the end gets
 SIGTERM, and after `--grace` seconds SIGKILL. Every command's words are in a file of `--logs`.

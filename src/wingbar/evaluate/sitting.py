@@ -46,7 +46,5 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
         write_result(out, subject, name, result)
         scores |= result.scores
         words += result.words
-    candidate = (
-        subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
-    )  # no seed's twin
-    return TableRow(candidate._replace(name=subject.name), scores, words)
+    alike = {} if subject.whiten is None else {"config": None}  # whitened, it is no seed's twin
+    return TableRow(subject.candidate._replace(name=subject.name, **alike), scores, words)

@@ -124,11 +124,7 @@ def _resume(arguments: Sequence[str]) -> None:
 def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
     """Train to the end, or until somebody stops it; on several devices, the same words in a process for each."""
     config = checked(config)
-    if config.run.devices > 1 and ranks() is None:
-        with working("starting"):
-            from wingbar.train.starting import start
-
-        start(config.run.devices, words)
+    _start(config.run.devices, words)
     with working("starting", quiet=rank() > 0):
         from wingbar.train.runs import run
 
@@ -140,16 +136,27 @@ def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
         say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
 
 
+def _start(devices: int, words: Sequence[str]) -> None:
+    """Where several are asked for and nobody has started them: do that, and end as they end."""
+    if devices > 1 and ranks() is None:
+        with working("starting"):
+            from wingbar.train.starting import start
+
+        start(devices, words)
+
+
 def _evaluate(arguments: Sequence[str]) -> None:
     """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
     asked = parse(Evaluate, "evaluate", arguments)
     wanted.resolve(asked)
+    _start(asked.devices, ["evaluate", *arguments])
     from wingbar.evaluate.compare import tell
     from wingbar.evaluate.sitting import examine
 
     examined = examine(asked)
-    tell(Terminal(), examined.rows)
-    say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+    if rank() == 0:
+        tell(Terminal(), examined.rows)
+        say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
 
 
 def _show(arguments: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
-SHARED = ("train", "resume")  # commands that several processes do together
+SHARED = ("train", "resume", "evaluate")  # commands that several processes do together
 PATIENCE = 3.0  # seconds
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how torch's threads wait for each other
 

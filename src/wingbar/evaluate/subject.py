@@ -25,12 +25,14 @@ from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.weights import weights_hash
 from wingbar.models.whitening import HALF, Whitening, fit_whitening, whiten
+from wingbar.train.distributed import Ranks
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.progress import Bar
 
 __all__ = ["Setting", "Subject", "exact", "prepared", "summon"]
 
 View = Literal["centre", "squash-crop", "squash"]
+ALONE = Ranks()
 CALIBRATION = 128  # images per batch whose statistics are averaged
 
 
@@ -47,6 +49,7 @@ class Setting:
     seed: int = 0
     cache: bool = True
     quiet: bool = False
+    ranks: Ranks = ALONE  # who look together
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,13 @@ class Subject:
         """The trunk's own vectors, which are the features of most: maps and gradients are of these."""
         if self.embedder.own is None and self.embedder.whitening is None:
             return self._raw(split)
-        return self._embed(split, lambda images: self.encoder(images).vector).to(self.scoring)
+        with self.setting.ranks.together():
+            return self._embed(split, lambda images: self.encoder(images).vector).to(self.scoring)
 
     def _raw(self, split: Split) -> Float[Tensor, "n dim"]:
         root = cache_root() if self.setting.cache else None
-        made = kept(root, (*self._identity, split.content), lambda: self._embed(split, self.embedder))
-        return made.to(self.scoring)
+        seek = partial(kept, root, (*self._identity, split.content))
+        return self.setting.ranks.found(seek, partial(self._embed, split, self.embedder)).to(self.scoring)
 
     @cached_property
     def _whitening(self) -> Whitening:
@@ -190,7 +194,7 @@ def prepared(view: View, *, size: int) -> Prepare:
     return partial(views.centre, size=size)
 
 
-def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], Setting]:
+def summon(wanted: Sequence[Wanted], asked: Evaluate, ranks: Ranks = ALONE) -> tuple[list[Candidate], Setting]:
     """Everybody who is to be looked at, and how; whoever cannot be is refused before images are decoded for nothing."""
     setting = Setting(
         device=choose_device(asked.device),
@@ -201,7 +205,8 @@ def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], 
         batch=asked.batch,
         seed=asked.seed,
         cache=asked.data.cache,
-        quiet=asked.quiet,
+        quiet=asked.quiet or not ranks.leads,
+        ranks=ranks,
     )
     candidates = [find_candidate(one, encoder=asked.encoder, weights=asked.weights, seed=asked.seed) for one in wanted]
     for candidate in candidates:

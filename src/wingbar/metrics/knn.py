@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wingbar.errors import UserError
+from wingbar.together import divided
 
 __all__ = ["check_labelled", "check_splits", "cosines", "knn_correct", "knn_places", "places", "rows_at_once"]
 
@@ -55,9 +56,15 @@ def knn_places(
     classes, column = torch.unique(train_labels, return_inverse=True)
     ballots = F.one_hot(column, len(classes)).double()
     chunk = chunk or rows_at_once(len(train))
-    votes = (_votes(part, ballots, k=k, temperature=temperature) for part in cosines(test, train, chunk=chunk))
-    parts = zip(votes, torch.split(test_labels, chunk), strict=True)
-    return torch.cat([places(part.where(part > 0, -torch.inf), classes, labels) for part, labels in parts])
+
+    def placed(parts: Sequence[Tensor]) -> tuple[Tensor]:
+        similarities = cosines(test, train, chunk=chunk, rows=torch.cat(tuple(parts)))
+        votes = (_votes(part, ballots, k=k, temperature=temperature) for part in similarities)
+        own = zip(votes, parts, strict=True)
+        return (torch.cat([places(v.where(v > 0, -torch.inf), classes, test_labels[rows]) for v, rows in own]),)
+
+    (found,) = divided(torch.split(torch.arange(len(test), device=test.device), chunk), placed)
+    return found
 
 
 def places(

@@ -81,7 +81,8 @@ def run(
     """
     config = checked(config)
     out = Path(config.run.out)
-    with joined(config) as ranks, held(out) if ranks.leads else nullcontext(), nothing_lost(out):
+    again = f"go on from the last checkpoint with: wingbar resume {out}"
+    with joined(config, again=again) as ranks, held(out) if ranks.leads else nullcontext(), nothing_lost(out):
         return _run(config, ranks, recipe=recipe, quiet=quiet or not ranks.leads, store=store, shelf=shelf)
 
 
@@ -106,12 +107,12 @@ def _run(
     store = open_saliency(config, store, quiet=quiet)
     with waiting("preparing the first step"):
         stages = [ranks.share(stage) for stage in build_stages(config, method, store, device)]
-    if not ranks.leads:
-        _follow(config, stages, method, ranks)
-        return _result(config, method, begun)
     tested = None if test is None else open_source(config, test, quiet=quiet)
+    looks = build_looks(config, stages[-1], tested, ranks)
+    if not ranks.leads:
+        _follow(config, stages, method, looks, ranks)
+        return _result(config, method, begun)
     with waiting("preparing the first step"):
-        looks = build_looks(config, stages[-1], tested)
         alarm = CollapseAlarm(_notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
         out = make_folder(config, store, source, recipe)
         product = stages[0].product if len(stages) == 2 else None
@@ -182,7 +183,7 @@ def _run_stages(
                 put(place, stage, out / "metrics.jsonl")
 
 
-def _follow(config: Config, stages: Sequence[Stage], method: Method, ranks: Ranks) -> None:
+def _follow(config: Config, stages: Sequence[Stage], method: Method, looks: Sequence[Look], ranks: Ranks) -> None:
     """What is left of a run of which another rank writes all that is written."""
     position = spread(stages, method, ranks)
     autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
@@ -190,22 +191,27 @@ def _follow(config: Config, stages: Sequence[Stage], method: Method, ranks: Rank
         left = _left(stages, position)
         for number, stage in enumerate(left):
             stage.method.train()
+            watched = watch(looks if stage is stages[-1] else [], _unheard, per_epoch=stage.batches.per_epoch)
             train_stage(
                 stage,
                 left[number + 1 :],
                 start=0 if number else position.step,
                 autocast=autocast,
-                after=ranks.told((*_seeing(stage, method, lambda facts: None), ranks.stopping(asked_to_stop)), method),
+                after=ranks.told((*_seeing(stage, method, _unheard), watched, ranks.stopping(asked_to_stop)), method),
                 again=f"wingbar resume {config.run.out}",
                 forward=ranks.forward(stage.method),
             )
+
+
+def _unheard(facts: Mapping[str, float]) -> None:
+    """What a rank that follows notes."""
 
 
 def _left(stages: Sequence[Stage], position: Position) -> Sequence[Stage]:
     return stages[[stage.name for stage in stages].index(position.stage) :]
 
 
-def _seeing(stage: Stage, method: Method, note: Callable[[dict[str, float]], None]) -> list[After]:
+def _seeing(stage: Stage, method: Method, note: Callable[[Mapping[str, float]], None]) -> list[After]:
     """Views that look at the method as it learns."""
     told = getattr(stage.batches.views, "after_step", None)
     return [] if told is None else [lambda step, outputs: note(told(step, method) or {})]

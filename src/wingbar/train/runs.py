@@ -269,7 +269,8 @@ def _bar(config: Config, stage: Stage, later: Sequence[Stage], *, start: int, qu
 def _recorder(config: Config, stage: Stage, out: Path) -> Recorder:
     def describe(step: int) -> dict[str, Any]:
         rates = {f"lr/{group['name']}": group["lr"] for group in stage.optimizers.groups}
-        return {"stage": stage.name, "step": step + 1, "epoch": (step + 1) / stage.batches.per_epoch, **rates}
+        scale = stage.optimizers.scale.facts(step) if stage.optimizers.scale else {}
+        return {"stage": stage.name, "step": step + 1, "epoch": (step + 1) / stage.batches.per_epoch, **rates, **scale}
 
     return Recorder(
         out / "metrics.jsonl",

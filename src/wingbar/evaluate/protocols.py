@@ -91,8 +91,9 @@ def _linear(subject: Subject, asked: Evaluate) -> ProtocolResult:
 def _labels(subject: Subject, asked: Evaluate) -> ProtocolResult:
     train, labels, test, test_labels = _splits(subject)
     scores: dict[str, Score] = {}
-    with subject.bar("label fractions", len(_shown(labels, asked))) as bar:
-        for done, (name, draws) in enumerate(_shown(labels, asked).items(), start=1):
+    shown = _shown(labels, asked)
+    with subject.bar("label fractions", len(shown)) as bar:
+        for done, (name, draws) in enumerate(shown.items(), start=1):
             place = linear_places(train, labels, test, test_labels, draws)
             scores |= _accuracies(f"linear {name}", place, subject, labels=draws.shape[1])
             bar.reach(done)

@@ -73,14 +73,13 @@ def write_result(out: Path, subject: Subject, protocol: str, result: ProtocolRes
     file = _values_file(subject, protocol)
     save_tensors(out / file, _values(subject, result), metadata={"provenance": json.dumps(made_by)})
     made_by |= {"values": file, "time": time.time()}
-    lines = [{**made_by, **_line(metric, found)} for metric, found in result.scores.items()]
-    lines += [{**made_by, "metric": name, "value": value} for name, value in result.readings.items()]
-    lines += [{**made_by, "metric": f"{protocol} in words", "words": result.words}] if result.words else []
-    append(out / "metrics.jsonl", lines)
-
-
-def _line(metric: str, found: Score) -> dict[str, Any]:
-    return {"metric": metric, **found.interval._asdict(), "n": len(found.values), **found.facts}
+    found: list[dict[str, Any]] = [
+        {"metric": metric, **score.interval._asdict(), "n": len(score.values), **score.facts}
+        for metric, score in result.scores.items()
+    ]
+    found += [{"metric": name, "value": value} for name, value in result.readings.items()]
+    found += [{"metric": f"{protocol} in words", "words": result.words}] if result.words else []
+    append(out / "metrics.jsonl", [made_by | one for one in found])
 
 
 def _values_file(subject: Subject, protocol: str) -> str:
@@ -111,8 +110,9 @@ def _values(subject: Subject, result: ProtocolResult) -> dict[str, Any]:
 def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | None:
     """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
     made_by = provenance(subject, protocol)
-    same = {name: value for name, value in made_by.items() if name not in TELLS}
-    lines = [line for line in read_lines(out / "metrics.jsonl") if _holds(line, same)]
+    same = [(name, value) for name, value in made_by.items() if name not in TELLS]
+    every = read_lines(out / "metrics.jsonl")
+    lines = [line for line in every if all(line.get(name) == value for name, value in same)]
     latest = [line for line in lines if line["time"] == lines[-1]["time"]]
     if not latest:
         return None
@@ -128,10 +128,6 @@ def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | 
     readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
     words = [sentence for line in latest for sentence in line.get("words", ())]
     return ProtocolResult(scores, readings=readings, words=tuple(words))
-
-
-def _holds(line: dict[str, Any], facts: dict[str, Any]) -> bool:
-    return all(line.get(name) == value for name, value in facts.items())
 
 
 def _read_score(line: dict[str, Any], values: Tensor, made_by: dict[str, Any]) -> Score:

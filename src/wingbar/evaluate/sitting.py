@@ -57,7 +57,7 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
             write_result(out, subject, name, result)
         scores |= result.scores
         words += result.words
-    candidate = (
-        subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
-    )  # no seed's twin
-    return TableRow(candidate._replace(name=subject.name), scores, words)
+    candidate = subject.candidate._replace(name=subject.name)
+    if subject.whiten is not None:
+        candidate = candidate._replace(config=None)  # no seed's twin
+    return TableRow(candidate, scores, words)

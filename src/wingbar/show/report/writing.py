@@ -65,6 +65,7 @@ def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: 
     names = short_names([candidate.name for candidate in visit.candidates])
     named = dict(zip(names, runs, strict=True))
     methods = [_config(candidate).title for candidate in visit.candidates]
+    seeds = twins([(candidate.recipe, candidate.config) for candidate in visit.candidates])
     everyone, labelled = _beginnings(visit) | named, visit.split.labelled
     return Report(
         title=_title(methods, visit.config),
@@ -72,7 +73,7 @@ def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: 
         runs=tuple(names),
         verdicts=_verdicts(visit, named, asked),
         scored=_scored(visit, everyone, asked, paper) if labelled else [],
-        seeds=[tuple(names[place] for place in group) for group in twins(visit.candidates)] if labelled else [],
+        seeds=[tuple(names[place] for place in group) for group in seeds] if labelled else [],
         unscored="" if labelled else _unscored(visit),
         basis=_basis(visit),
         figures=gather_figures(visit, named, everyone, asked),

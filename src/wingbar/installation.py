@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from wingbar.config.sections import NATIVE_BF16
 from wingbar.data.entry import cache_root, readable_size
 from wingbar.data.upkeep import entries, features_size
 from wingbar.errors import UserError, on_one_line
@@ -28,7 +29,6 @@ from wingbar.terminal import Terminal, say
 __all__ = ["Finding", "doctor", "findings"]
 
 ROOM = 10e9  # bytes of disk: a run of a ResNet-50 with its cache of CUB's images takes 4
-NATIVE_BF16 = (8, 0)  # compute capability since which GPUs compute in bf16
 
 
 class Finding(NamedTuple):
@@ -157,8 +157,7 @@ def _gpu(torch: Any, number: int) -> Iterator[Finding]:
         why = str(error).splitlines()[0]
         yield Finding(f"{where} computes", why, "install a PyTorch that knows this GPU, or use --device cpu")
     native = (about.major, about.minor) >= NATIVE_BF16
-    slow = "slow here: --run.precision fp32"
-    yield Finding(f"{where}, precision", "bf16" if native else "bf16, emulated", "" if native else slow)
+    yield Finding(f"{where}, precision", "bf16" if native else "fp16 with scaled losses, as it has no bf16")
 
 
 def _processor() -> Finding:

@@ -141,7 +141,7 @@ class Subject:
     def _raw(self, split: Split) -> Float[Tensor, "n dim"]:
         root = cache_root() if self.setting.cache else None
         seek = partial(kept, root, (*self._identity, split.content))
-        return self.setting.ranks.found(seek, partial(self._embed, split, self.embedder)).to(self.scoring)
+        return self.setting.ranks.found(seek, lambda: self._embed(split, self.embedder)).to(self.scoring)
 
     @cached_property
     def _whitening(self) -> Whitening:

@@ -32,7 +32,7 @@ from wingbar.process import ranks as started
 from wingbar.terminal import aside
 from wingbar.together import in_company
 from wingbar.train.loop import After, Forward
-from wingbar.train.machine import choose_device
+from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
@@ -244,6 +244,7 @@ def joined(config: Config, *, again: str) -> Iterator[Ranks]:
     store = _join(config)
     ranks = Ranks(dist.get_rank(), count, local)
     try:
+        _check_alike(ranks, config)
         yield ranks
     except (Exception, KeyboardInterrupt) as error:
         _end(error, ranks, store, partial(_loss, wait=config.run.wait_minutes, again=again))
@@ -261,6 +262,14 @@ def _join(config: Config) -> dist.Store:
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
     return store
+
+
+def _check_alike(ranks: Ranks, config: Config) -> None:
+    """Refuse GPUs that choose another precision each: some would scale their losses."""
+    own = choose_precision(config.run.precision, choose_device(config.run.device))
+    place = ("fp32", "bf16", "fp16").index(own)
+    if ranks.agreed(lambda: place)() != place:
+        raise UserError(f"this GPU computes in {own}, another one cannot; say --run.precision fp16 or fp32")
 
 
 def _end(error: BaseException, ranks: Ranks, store: dist.Store, told: Callable[[str], str]) -> NoReturn:

@@ -34,6 +34,7 @@ LAYERS = (
     {"show.report", "use"},
     {"use.export"},
     {"reproduce", "installation", "completion"},
+    {"submit"},
     {"cli"},
     {"__main__"},
 )

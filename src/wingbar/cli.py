@@ -35,6 +35,7 @@ from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
 from wingbar.show import options as showing
 from wingbar.show.report import options as reporting
+from wingbar.submit.command import submit
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.command import resume, start_ranks, stopped, train
 from wingbar.train.progress import working
@@ -167,6 +168,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": _report,
     "export": export,
     "reproduce": _reproduce,
+    "submit": submit,
     "bench": bench,
     "cache": cache,
     "data": _data,

@@ -14,6 +14,7 @@ import torch
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, key_of, named
+from wingbar.errors import known
 from wingbar.files import Line, read_lines
 from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
@@ -25,7 +26,7 @@ from wingbar.train.machine import choose_device, gpu_name, will_compile
 from wingbar.train.shelf import first_settings
 from wingbar.train.stages import first_passes, step_passes
 
-__all__ = ["Job", "Place", "devices_for", "estimated", "make_plan", "state_of"]
+__all__ = ["Job", "Place", "chosen_jobs", "devices_for", "estimated", "make_plan", "state_of"]
 
 State = Literal["finished", "interrupted", "new", "impossible"]
 
@@ -56,6 +57,13 @@ def make_plan(asked: Reproduce) -> list[Job]:
             place = Place(table, cell.row.name)
             found[identity] = job if place in job.places else job._replace(places=(*job.places, place))
     return list(found.values())
+
+
+def chosen_jobs(jobs: Sequence[Job], asked: Reproduce) -> Sequence[Job]:
+    """Those whose cells are asked for by their keys; all if none is."""
+    for key in asked.cells:
+        known("cell", key, [job.cell.key for job in jobs])
+    return [job for job in jobs if not asked.cells or job.cell.key in asked.cells]
 
 
 def _cells(table: str, splits: Mapping[str, Splits], asked: Reproduce) -> list[Cell]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.table import Table as Grid
 
 from wingbar.data.locks import alone
-from wingbar.errors import UserError, known
+from wingbar.errors import UserError
 from wingbar.metrics.reported import scores
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
-from wingbar.reproduce.plan import Job, estimated, make_plan, state_of
+from wingbar.reproduce.plan import Job, chosen_jobs, estimated, make_plan, state_of
 from wingbar.reproduce.render import write_tables
 from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
@@ -25,7 +25,7 @@ from wingbar.show.report.writing import write_report
 from wingbar.terminal import Terminal, aside, note, say
 from wingbar.train.machine import choose_device
 
-__all__ = ["chosen_jobs", "work_through"]
+__all__ = ["work_through"]
 
 
 def work_through(asked: Reproduce) -> None:
@@ -51,13 +51,6 @@ def work_through(asked: Reproduce) -> None:
         for path in write_reports(table, jobs, recorded, asked):
             say(f"{path}: pictures of the runs, to open in a browser.")
     _farewell(own, recorded, code)
-
-
-def chosen_jobs(jobs: Sequence[Job], asked: Reproduce) -> Sequence[Job]:
-    """Those whose cells are asked for by their keys; all if none is."""
-    for key in asked.cells:
-        known("cell", key, [job.cell.key for job in jobs])
-    return [job for job in jobs if not asked.cells or job.cell.key in asked.cells]
 
 
 def _draw_tables(jobs: Sequence[Job], asked: Reproduce) -> Recorded:

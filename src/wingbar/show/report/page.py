@@ -19,9 +19,9 @@ from torch import Tensor
 from wingbar.evaluate.compare import DETAILS, Difference, compare, over_seeds
 from wingbar.metrics.intervals import Interval
 from wingbar.show.figures.contents import DimensionSpread, Panel, Spreads
-from wingbar.show.figures.spread import density
 from wingbar.show.report.contents import Figures, Report, Scored
 from wingbar.show.report.figures import attended_json, flocks_json, ladder_json, pairs_json, ranking_json
+from wingbar.show.spread import density
 from wingbar.terminal import printable
 
 __all__ = ["make_page", "panel_json", "report_json", "scores_json", "spreads_json", "tests_json"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from wingbar.show.report.options import AskedReport, resolve
 from wingbar.show.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.show.report.page import make_page
 from wingbar.show.report.pictures import gather_figures
-from wingbar.show.visit import Visit, short_names
+from wingbar.show.visit import Visit
 from wingbar.train.provenance import installed
 
 __all__ = ["Written", "write_report"]
@@ -61,24 +61,21 @@ def write_report(
 
 def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: Path) -> Report:
     """Everything about the visit's runs; evaluations that are missing are made, and kept in the first run's folder."""
-    runs = visit.subjects
-    names = short_names([candidate.name for candidate in visit.candidates])
-    named = dict(zip(names, runs, strict=True))
+    names, labelled = tuple(visit.named), visit.split.labelled
     methods = [_config(candidate).title for candidate in visit.candidates]
     seeds = twins([(candidate.recipe, candidate.config) for candidate in visit.candidates])
-    everyone, labelled = _beginnings(visit) | named, visit.split.labelled
     return Report(
         title=_title(methods, visit.config),
         summary=tuple(map(summary_of, visit.candidates, methods)),
-        runs=tuple(names),
-        verdicts=_verdicts(visit, named, asked),
-        scored=_scored(visit, everyone, asked, paper) if labelled else [],
+        runs=names,
+        verdicts=_verdicts(visit, asked),
+        scored=_scored(visit, asked, paper) if labelled else [],
         seeds=[tuple(names[place] for place in group) for group in seeds] if labelled else [],
         unscored="" if labelled else _unscored(visit),
         basis=_basis(visit),
-        figures=gather_figures(visit, named, everyone, asked),
+        figures=gather_figures(visit, asked),
         settings=settings_of([_config(one) for one in visit.candidates], [one.recipe for one in visit.candidates]),
-        origins=[origin_of(name, subject) for name, subject in named.items()],
+        origins=[origin_of(name, subject) for name, subject in visit.named.items()],
         commands=_commands(visit.candidates, names, asked, out),
         made=f"Made by wingbar {installed('wingbar')}" + (f", commit {commit()}." if commit() else "."),
     )
@@ -107,9 +104,9 @@ def _evaluate(asked: AskedReport) -> Evaluate:
     return Evaluate(asked.what, protocols=asked.protocols, bn=asked.bn, view=asked.view, quiet=asked.quiet)
 
 
-def _scored(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport, paper: PaperValues) -> list[Scored]:
+def _scored(visit: Visit, asked: AskedReport, paper: PaperValues) -> list[Scored]:
     folders, scored = _evaluations(visit), []
-    for name, subject in everyone.items():
+    for name, subject in visit.everyone.items():
         row = _on_record(subject, asked.protocols, _evaluate(asked), folders, out=folders[0])
         method = _config(subject.candidate).title if subject.candidate.folder else "initialisation"
         scored.append(Scored(name, row.scores, _paper_row(paper, visit.config, method)))
@@ -121,16 +118,9 @@ def _scored(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport, p
     return scored
 
 
-def _beginnings(visit: Visit) -> dict[str, Subject]:
-    """What the runs began with, each once."""
-    begun = visit.with_beginnings[: len(visit.with_beginnings) - len(visit.subjects)]
-    names = ["initialisation", *(f"initialisation {number}" for number in range(2, len(begun) + 1))]
-    return dict(zip(names, begun, strict=True))
-
-
-def _verdicts(visit: Visit, named: Mapping[str, Subject], asked: AskedReport) -> list[Verdict]:
+def _verdicts(visit: Visit, asked: AskedReport) -> list[Verdict]:
     folders, found = _evaluations(visit), []
-    for name, subject in named.items():
+    for name, subject in visit.named.items():
         row = _on_record(subject, ["doctor"], _evaluate(asked), folders, out=folders[0])
         found.append(_verdict(name, row, images=len(subject.train.labels)))
     return found

@@ -89,6 +89,7 @@ from torch import Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods import losses
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import geometry, info_nce
 from wingbar.methods.schedules import keeping
 from wingbar.methods.state import Average, Ring
@@ -139,7 +140,7 @@ def against_past_and_present(
     return info_nce(query, key, queue.after(gather(key)), **options)
 
 
-class MoCo(nn.Module):
+class MoCo(nn.Module, Base):
     """Queries of view 1 against keys of view 2 by a slowly following teacher. One direction, as in the original.
 
     `splits` > 1 emulates shuffled BatchNorm on one device: queries and keys are normalised in sub-batches of different
@@ -202,17 +203,6 @@ class MoCo(nn.Module):
         for key in carries:
             self.queue.push(key)
 
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last large one, so that a third is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature of the query encoder."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, projector=self.projector)

@@ -154,6 +154,7 @@ import torch
 from torch import Tensor, nn
 
 from wingbar.methods import criteria, losses, perturb, synth
+from wingbar.methods.kinds import comparing
 from wingbar.methods.rebuild import Rebuild, embed_as_is
 from wingbar.methods.synth import SynthPairs
 from wingbar.models import decoder
@@ -254,13 +255,13 @@ def _criterion(settings: PairSettings, name: str, base: Method, context: Context
 def _own_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
-        return synth.comparing(base).compare_own
+        return comparing(base).compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
 def _pair_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
-        return synth.comparing(base).compare
+        return comparing(base).compare
     contrast = _contrast(settings)
     if settings.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])

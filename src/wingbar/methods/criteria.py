@@ -6,12 +6,13 @@ The paper's method is `[GradCam(), LowVariance(dim)]`; its ablations are shorter
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.methods.losses import full_precision, nt_xent, nt_xent_terms, unit_length, widened
+from wingbar.methods.losses import Comparison, full_precision, nt_xent, nt_xent_terms, unit_length, widened
 from wingbar.methods.perturb import minmax
 from wingbar.methods.state import Ring
 from wingbar.together import gather, own
@@ -62,18 +63,18 @@ def gradcam_score(
     return rectify(gradient * feature)
 
 
-def own_term(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:
+def own_term(embedding: Tensor, second: Tensor, **how: Unpack[Comparison]) -> Float[Tensor, ""]:
     """Sum over images of each image's own loss, the other embeddings held fixed: what eq. 3 writes.
 
     Exact for a head without BatchNorm; through SimSiam's, images still meet in the batch statistics.
     """
     embedding, second = gather(embedding), gather(second)
-    return own(nt_xent_terms(embedding, embedding.detach(), second, **options)).sum()  # type: ignore[arg-type]
+    return own(nt_xent_terms(embedding, embedding.detach(), second, **how)).sum()
 
 
-def whole_batch(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:
+def whole_batch(embedding: Tensor, second: Tensor, **how: Unpack[Comparison]) -> Float[Tensor, ""]:
     """The batch loss, in which image i is a negative of the others too (A6)."""
-    return nt_xent(embedding, second, **options) * len(embedding)  # type: ignore[arg-type]
+    return nt_xent(embedding, second, **how) * len(embedding)
 
 
 class GradCam(nn.Module):

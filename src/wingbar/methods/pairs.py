@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wingbar.config.entry import TINY, Context, Entry
 
@@ -226,7 +226,7 @@ def _remembered(
     return features
 
 
-def _contrast(settings: PairSettings) -> dict[str, Any]:
+def _contrast(settings: PairSettings) -> losses.Comparison:
     """The options both contrastive losses share."""
     return {
         "temperature": settings.temperature,

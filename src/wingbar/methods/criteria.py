@@ -35,30 +35,28 @@ __all__ = [
     "whole_batch",
 ]
 
+Rows = Float[Tensor, "batch dim"]  # one for each image
+
 
 # --- eq. 3: Grad-CAM of the self-supervised loss ---------------------------------------------------------------------
 
 
-def ascent(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def ascent(product: Rows) -> Rows:
     """ReLU(∂L/∂v · v), the paper's sign: dimensions whose removal would lower the loss."""
     return product.relu()
 
 
-def descent(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def descent(product: Rows) -> Rows:
     """ReLU(−∂L/∂v · v), the paper's words: dimensions that help to lower the loss (A5)."""
     return (-product).relu()
 
 
-def magnitude(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def magnitude(product: Rows) -> Rows:
     """|∂L/∂v · v|: dimensions that matter either way (A5)."""
     return product.abs()
 
 
-def gradcam_score(
-    gradient: Float[Tensor, "batch dim"],
-    feature: Float[Tensor, "batch dim"],
-    rectify: Callable[[Tensor], Tensor] = ascent,
-) -> Float[Tensor, "batch dim"]:
+def gradcam_score(gradient: Rows, feature: Rows, rectify: Callable[[Tensor], Tensor] = ascent) -> Rows:
     """Eq. 3: η = ReLU(∂L_C/∂v · v)."""
     return rectify(gradient * feature)
 
@@ -95,7 +93,7 @@ class GradCam(nn.Module):
         super().__init__()
         self.eps, self.loss, self.rectify, self.stretch = eps, loss, rectify, stretch
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """Per image: 1 for the dimension with the highest score, 0 for those with the lowest."""
         feature, second = widened(probe.feature.detach(), probe.second().detach())
         feature = feature.clone().requires_grad_()
@@ -103,7 +101,7 @@ class GradCam(nn.Module):
             (gradient,) = torch.autograd.grad(self.loss(probe.project(feature), second), feature)
         return self.stretch(gradcam_score(gradient, feature.detach(), self.rectify))
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Nothing to remember."""
 
 
@@ -155,14 +153,14 @@ class LowVariance(nn.Module):
         self.bank = Ring(torch.zeros(size, dim))
         self.kappa, self.eps, self.spread, self.ready = kappa, eps, spread, min(ready, size)
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """The same for every image: 1 where the spread reaches κ, else the spread relative to the others."""
         if len(self.bank) < self.ready:
             return torch.ones_like(probe.feature, dtype=torch.float32)
         spread = self.spread(self.bank.seen)
         return torch.where(spread < self.kappa, minmax(spread), 1.0).expand(len(probe.feature), -1)
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Remember a batch of features in place of the oldest."""
         self.bank.push(feature)
 
@@ -174,9 +172,9 @@ class Uniform(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """Zero everywhere."""
         return torch.zeros_like(probe.feature, dtype=torch.float32)
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Nothing to remember."""

@@ -47,7 +47,7 @@ from torch.nn.functional import adaptive_avg_pool2d, log_softmax, normalize
 from wingbar.data.batches import Sight
 from wingbar.data.composite import swapped
 from wingbar.data.geometry import Boxes, grown, resample, tight_boxes
-from wingbar.data.views import Augment, Lookup
+from wingbar.data.views import Augment, Lookup, Number, Stored
 from wingbar.errors import UserError
 from wingbar.methods.kinds import Wrapper
 from wingbar.methods.losses import full_precision, widened
@@ -90,23 +90,12 @@ class SwappedForegrounds:
         self.augment, self.maps, self.smallest = augment, maps, smallest
         self.boxes = boxes_of(maps)
 
-    def __call__(
-        self,
-        images: UInt8[Tensor, "batch 3 side side"],
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-    ) -> Seen:
+    def __call__(self, images: Stored, aspect: Number, index: Int[Tensor, " batch"], generator: Generator) -> Seen:
         """Views, and where the foreground is in each."""
         return self.some(images.__getitem__, aspect, index, generator, slice(None))
 
     def some(
-        self,
-        lookup: Lookup,
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-        own: slice,
+        self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
     ) -> Seen:
         """Those of some rows of a batch."""
         draws = [draw.rows(own) for draw in self.augment.draw(aspect, generator)]

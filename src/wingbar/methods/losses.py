@@ -209,11 +209,7 @@ def feature_std(feature: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
 def geometry(feature: Float[Tensor, "n d"], first: Embeddings, second: Embeddings) -> dict[str, Tensor]:
     """What a base method reports of its space: spread of the features, alignment and uniformity of the embeddings."""
     feature, first, second = feature.detach(), first.detach(), second.detach()
-    return {
-        "feature_std": feature_std(feature),
-        "alignment": alignment(first, second),
-        "uniformity": uniformity(first),
-    }
+    return {"feature_std": feature_std(feature), "alignment": alignment(first, second), "uniformity": uniformity(first)}
 
 
 def psnr(rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"]) -> Float[Tensor, ""]:

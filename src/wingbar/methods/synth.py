@@ -40,6 +40,7 @@ __all__ = [
     "teacher_view",
 ]
 
+Feature = Float[Tensor, "batch dim"]  # and what else has a number for each of its dimensions
 Embed = Callable[[Tensor], Tensor]
 
 
@@ -103,11 +104,11 @@ DEFAULTS = Readings()
 def judge(
     criteria: Iterable[nn.Module],
     base: Method,
-    feature: Float[Tensor, "batch dim"],
+    feature: Feature,
     batch: Batch,
     *,
     second: Callable[[Any, Tensor], Tensor] = student_view,
-) -> list[Float[Tensor, "batch dim"]]:
+) -> list[Feature]:
     """Each criterion's importance of every dimension for every image."""
     probe = Probe(feature, base.project, lambda: second(base, base.probe(batch)))
     return [criterion.importance(probe) for criterion in criteria]  # type: ignore[operator]
@@ -186,19 +187,17 @@ class SynthPairs(nn.Module, Wrapper):
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)
 
-    def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
+    def importances(self, feature: Feature, batch: Batch) -> list[Feature]:
         """Each criterion's importance of every dimension for every image. By default no buffer is touched."""
         with self.readings.encoder_statistics(self.base):
             return judge(self.criteria, self.base, feature, batch, second=self.readings.second)
 
-    def perturb(
-        self, feature: Float[Tensor, "batch dim"], importances: Sequence[Float[Tensor, "batch dim"]], seed: int
-    ) -> Float[Tensor, "batch dim"]:
+    def perturb(self, feature: Feature, importances: Sequence[Feature], seed: int) -> Feature:
         """v_p = v + one noise per criterion; drawn from the batch's own seed, never from the global stream."""
         generator = Generator(feature.device).manual_seed(seed)
         return self.readings.noise(feature, importances, [float(c.eps) for c in self.criteria], generator)  # type: ignore[arg-type]
 
-    def twin(self, perturbed: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
+    def twin(self, perturbed: Feature) -> Float[Tensor, "batch 3 size size"]:
         """x̂_p = h(v_p), by the same decoder as the rebuilt image."""
         with torch.set_grad_enabled(self.readings.pair_trains_decoder), self.readings.decoder_statistics(self.decoder):
             return self.decoder(perturbed)

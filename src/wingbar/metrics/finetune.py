@@ -145,10 +145,7 @@ def finetune(
     labels, classes = _labels(training, test)
     few = training if chosen is None else take(training, chosen)
     model = Supervised(
-        copy.deepcopy(encoder),
-        labels if chosen is None else labels[chosen],
-        classes=classes,
-        seed=fold(tuning.seed, 1),
+        copy.deepcopy(encoder), labels if chosen is None else labels[chosen], classes=classes, seed=fold(tuning.seed, 1)
     ).to(device)
     machine.compile(model)
     _learn(model.train(), place(few, device), tuning, machine, progress)

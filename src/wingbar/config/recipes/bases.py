@@ -7,13 +7,7 @@ from wingbar.config.settings import Config, changed
 __all__ = ["RECIPES", "TUNED"]
 
 # Chosen on a validation part of CUB's training images, for the method and its base alike (docs/notebook/held-out.md).
-TUNED = {
-    "encoder.batchnorm": "frozen",
-    "method.queue": 4096,
-    "method.kept": 0.4,
-    "data.colour": 0.0,
-    "data.blur": 0.0,
-}
+TUNED = {"encoder.batchnorm": "frozen", "method.queue": 4096, "method.kept": 0.4, "data.colour": 0.0, "data.blur": 0.0}
 
 
 def moco() -> Config:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -137,7 +138,7 @@ def _torch() -> Iterator[Finding]:
         yield from _gpu(torch, number)
 
 
-def _why_none(torch: Any) -> tuple[str, str]:
+def _why_none(torch: ModuleType) -> tuple[str, str]:
     """That there is no GPU, and what to do if there should be one."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch is for CPUs only", "with a GPU: install PyTorch with CUDA; without: recipe try-moco"
@@ -146,7 +147,7 @@ def _why_none(torch: Any) -> tuple[str, str]:
     return f"its driver does not fit CUDA {torch.version.cuda}", "update the driver, or install an older PyTorch"
 
 
-def _gpu(torch: Any, number: int) -> Iterator[Finding]:
+def _gpu(torch: ModuleType, number: int) -> Iterator[Finding]:
     about = torch.cuda.get_device_properties(number)
     free = torch.cuda.mem_get_info(number)[0]
     where = f"GPU {number}"

@@ -22,8 +22,9 @@ from wingbar.data.datasets import load
 from wingbar.data.entry import cache_root, check_images, read_parts
 from wingbar.data.listing import Listing
 from wingbar.data.ondisk import OnDisk, mapped
-from wingbar.data.store import Files, decode, find_images
+from wingbar.data.store import Files, decode
 from wingbar.data.upkeep import clear, entries
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 
 SIDE = 16

@@ -19,6 +19,7 @@ __all__ = [
     "ABOUT",
     "ASPECTS",
     "HASHES",
+    "LISTINGS",
     "PARTIAL",
     "PIXELS",
     "SUMS",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 PIXELS, ASPECTS, SUMS, ABOUT = "images.u8", "aspect.f32", "sums.u32", "about.json"
-PARTIAL, HASHES = ".partial", "hashes"
+PARTIAL, HASHES, LISTINGS = ".partial", "hashes", "listings"
 CHUNK = 1 << 20  # bytes that a thread reads at once
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from wingbar.config.sections import DataSettings
 from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image, prepare_pillow
 from wingbar.data.parallel import in_order
-from wingbar.data.store import find_images
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.subject import exact, prepared

@@ -15,6 +15,7 @@ from wingbar.show.report.origin import data_in_words, summary_of
 from wingbar.terminal import printable
 from wingbar.train.provenance import installed
 from wingbar.train.runfolder import FREE, read_environment
+from wingbar.types import IMAGENET, Pixels
 from wingbar.use.classify.head import HEAD, NONE
 
 __all__ = ["make_card"]
@@ -73,9 +74,13 @@ def _use(embedder: Embedder, repo: str, *, timm: bool, classifies: bool) -> str:
         code = ["from wingbar.models.embedder import open_embedder", 'embedder = open_embedder("this folder")']
     prepared = (
         f"Images: RGB, the shorter side resized to {round(embedder.size * 256 / 224)} px, then the central square of "
-        f"{embedder.size} px, normalised as ImageNet's are."
+        f"{embedder.size} px, normalised {_normalised(embedder.encoder.pixels if timm else IMAGENET)}."
     )
     return "\n".join(["## Use", "```python", *code, "```", prepared])
+
+
+def _normalised(pixels: Pixels) -> str:
+    return "as ImageNet's are" if pixels == IMAGENET else f"by mean {pixels.mean} and deviation {pixels.std}"
 
 
 def _classes(classifier: Path) -> str:

@@ -338,9 +338,9 @@ def test_the_list_tells_what_is_there(three, photos, root, capsys):
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if str(photos) in line]
     assert [line.split("│")[1].strip() for line in lines] == [key[:12] for key in three]
-    assert "8" in lines[0] and "0.01 MB" in lines[2] and str(root) in said
+    assert "8" in lines[0] and "14 kB" in lines[2] and str(root) in said
     total = sum(path.stat().st_size for key in three for path in (root / key).iterdir())
-    assert f"{total / 1e6:.2f} MB" in said
+    assert f"{total / 1e3:.0f} kB" in said
 
 
 def test_clearing_by_key_by_age_and_all(three, root, capsys):

@@ -68,8 +68,10 @@ def readable_size(count: int) -> str:
     """A number of bytes for people.
 
     >>> readable_size(2_317_000_000), readable_size(70_000)
-    ('2.32 GB', '0.07 MB')
+    ('2.32 GB', '70 kB')
     """
+    if count < 1e6:
+        return f"{count / 1e3:.0f} kB"
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 

@@ -238,7 +238,7 @@ def nearness(
 
     Probabilities cannot say "none of these": they add up to 1 however far away an image is.
     """
-    return (F.normalize(rooted(vectors.double()) - mean) @ centres.mT).amax(dim=1)
+    return (F.normalize(rooted(vectors.to(mean.dtype)) - mean) @ centres.mT).amax(dim=1)
 
 
 def _near_unseen(

@@ -40,7 +40,7 @@ LAYERS = (
 )
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 ALONE = {
-    "data": {"types", "errors", "files", "tensors", "terminal", "data", "config.sections"},
+    "data": {"types", "errors", "files", "tensors", "process", "terminal", "data", "config.sections"},
     "methods.losses": {"types", "together"},
     "methods.perturb": {"together"},
     "models.heads": set(),

@@ -2,11 +2,14 @@
 
 import json
 import os
+import sys
+from subprocess import PIPE, Popen
 
 import pytest
 
 from wingbar.errors import UserError
-from wingbar.files import NotWritten, append, atomic, check_place, read_lines, write_text
+from wingbar.files import NotWritten, _sweep, append, atomic, check_place, read_lines, write_text
+from wingbar.process import here
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
@@ -25,6 +28,25 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         file.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_the_killed_left_goes_and_what_others_write_stays(tmp_path):
+    half = (
+        "import sys, time; from pathlib import Path; from wingbar.files import partial_of; place = Path(sys.argv[1]);"
+        "partial_of(place / 'a').write_text('half'); partial_of(place / 'folder').mkdir(); print(flush=True);"
+        "time.sleep(60)"
+    )
+    with Popen([sys.executable, "-c", half, str(tmp_path)], stdout=PIPE) as writer:
+        writer.stdout.readline()
+        whose = sorted(path.name for path in tmp_path.iterdir())
+        elsewhere = whose[0].replace(here(), "0" * 8)
+        (tmp_path / elsewhere).write_text("of another host, whose processes have numbers of their own")
+        write_text(tmp_path / "b", "whole")
+        assert {path.name for path in tmp_path.iterdir()} == {*whose, elsewhere, "b"}
+        writer.kill()
+    _sweep.cache_clear()  # a process looks once
+    write_text(tmp_path / "b", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {elsewhere, "b"}
 
 
 def test_places_that_cannot_be_written_to_are_refused(tmp_path, monkeypatch):

@@ -7,13 +7,16 @@ import errno
 import io
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from wingbar.errors import UserError
+from wingbar.process import here, lives
 
 __all__ = [
     "Line",
@@ -22,6 +25,7 @@ __all__ = [
     "atomic",
     "check_place",
     "escaped",
+    "partial_of",
     "plain",
     "read_lines",
     "refuse_bomb",
@@ -58,7 +62,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
     NotWritten if the disk refuses; the file that was there before stays.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = partial_of(path)
     with _naming(path, partial):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +73,21 @@ def atomic(path: Path) -> Iterator[Path]:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def partial_of(path: Path) -> Path:
+    """A place of this process beside a file or a folder; others' beside it go, if they were killed while they wrote."""
+    _sweep(path.parent)
+    return path.with_name(f".{path.name}.{here()}-{os.getpid()}.partial")
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(f".*.{here()}-*.partial"):
+        process = left.stem.rpartition("-")[2]
+        if process.isdecimal() and not lives(int(process)):
+            with suppress(OSError):  # somebody else's
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def refuse_bomb(path: Path) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
+from zlib import crc32
 
 from wingbar.errors import UserError
 from wingbar.terminal import aside
 
 __all__ = [
     "after_the_first",
+    "here",
     "keep_memory",
+    "lives",
     "rank",
     "ranks",
     "refuse_several",
@@ -69,6 +74,25 @@ def rank() -> int:
 def restarted() -> bool:
     """Whether torchrun has started them anew, after one of them was lost, or SLURM the job that this process is of."""
     return any(os.environ.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def here() -> str:
+    """Eight letters for where a process's number says who it is: on this host, in this container."""
+    space = Path("/proc/self/ns/pid")  # a container may bear its host's name, and counts its own processes
+    number = space.stat().st_ino if space.exists() else 0
+    return f"{crc32(f'{socket.gethostname()} {number}'.encode()):08x}"
+
+
+def lives(process: int) -> bool:
+    """Whether there is such a process on this host, or nobody can know."""
+    try:
+        if os.name == "posix":  # elsewhere os.kill kills
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def refuse_several(command: str) -> None:

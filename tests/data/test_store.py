@@ -189,9 +189,10 @@ def floats_with_holes(path: Path) -> Pixels:
     """Science writes what it did not measure as NaN."""
     values = gradient()[..., 0].astype(np.float32) / 255
     values[3, 4], values[5, 6] = np.nan, np.inf
+    values.view(np.uint32)[8, 9] = 0x7F800001  # a NaN that complains when it is copied
     Image.fromarray(values).save(path)
     expected = gradient()[..., [0, 0, 0]].astype(int)
-    expected[3, 4] = expected[5, 6] = 0
+    expected[3, 4] = expected[5, 6] = expected[8, 9] = 0
     return expected
 
 

@@ -207,7 +207,8 @@ def _orientation(file: Image.Image) -> int:
 def _rgb(image: Image.Image) -> Image.Image:
     """Any Pillow mode as RGB; deep greys are scaled, where Pillow would clip them."""
     if image.mode.startswith("I") or image.mode == "F":
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0, posinf=0, neginf=0)
+        with np.errstate(invalid="ignore"):  # NaNs of the kind that complains when it is copied
+            values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0, posinf=0, neginf=0)
         full = 1.0 if image.mode == "F" and values.max() <= 1 else 255.0 if values.max() <= 255 else 65535.0
         full = 65535.0 if image.mode.startswith("I;16") else full
         return Image.fromarray((values / full * 255).clip(0, 255).round().astype(np.uint8)).convert("RGB")

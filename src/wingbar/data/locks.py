@@ -15,6 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from wingbar.process import lives
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -70,7 +72,7 @@ def _take(path: Path, busy: Meet, unsure: Meet) -> tuple[FileIO, bool]:
 def _ask_whoever_was_here(holder: Holder, unsure: Meet, *, locked: bool) -> None:
     """Call `unsure` where a name in the file is no proof that its process is gone: a lock that we got is one here."""
     here = holder.host == socket.gethostname()
-    if holder != NOBODY and not (here and (locked or not _lives(holder.process))) and not _was_us(holder):
+    if holder != NOBODY and not (here and (locked or not lives(holder.process))) and not _was_us(holder):
         unsure(holder)
 
 
@@ -100,18 +102,6 @@ def _sign(file: FileIO) -> None:
         file.truncate(0)
         holder = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), _job())
         file.write(json.dumps(holder._asdict()).encode())
-
-
-def _lives(process: int) -> bool:
-    """Whether there is such a process on this host, or nobody can know."""
-    try:
-        if fcntl is not None:  # elsewhere os.kill kills
-            os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
 
 
 def _is_at(path: Path, file: FileIO) -> bool:

@@ -27,7 +27,7 @@ __all__ = ["is_there", "open_embeddings", "write_embeddings"]
 
 KEY, VECTORS, COLUMNS = "wingbar", "vector", ("path", "class", "hash")
 ABOUT = "about.json"
-OURS = re.compile(r"(rows|vector|projection_[xy]|neighbor_(ids|distances))\.[0-9a-f]{12}\.(csv|npy)|\..*\.\d+\.partial")
+OURS = re.compile(r"(rows|vector|projection_[xy]|neighbor_(ids|distances))\.[0-9a-f]{12}\.(csv|npy)|\..+\.partial")
 PLACES, NEIGHBOURS = ("projection_x", "projection_y"), ("neighbor_ids", "neighbor_distances")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.wanted import Wanted
+from wingbar.files import partial_of
 from wingbar.models.embedder import Embedder
 from wingbar.train.provenance import installed
 from wingbar.use.classify.head import NONE, ClassHead, read_head
@@ -130,7 +130,7 @@ def _about(embedder: Embedder, candidate: Candidate, asked: Export, licence: str
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """Where to write for now: at the end of the block the files take the places of earlier ones, or never do."""
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial = partial_of(folder)
     try:
         partial.mkdir(parents=True)
         yield partial

@@ -22,7 +22,8 @@ LAYERS = (
     {"methods"},
     {"config"},
     {"models.embedder"},
-    {"metrics", "show.figures"} | {f"train.{name}" for name in ("loop", "optim", "checkpoint", "record", "progress")},
+    {"metrics", "show.figures"}
+    | {f"train.{name}" for name in ("loop", "optim", "scaling", "checkpoint", "record", "progress")},
     {"train.machine"},
     {"train.stages", "train.images"},
     {"train.runfolder", "train.distributed"},
@@ -33,6 +34,7 @@ LAYERS = (
     {"show.report", "use"},
     {"use.export"},
     {"reproduce", "installation", "completion"},
+    {"submit"},
     {"cli"},
     {"__main__"},
 )

@@ -343,7 +343,7 @@ def test_numbers_that_make_no_sense(setting, value, refused, tmp_path):
 def test_torchrun_is_refused_where_one_process_does_the_work(refused, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    assert "torchrun started 2 processes, but wingbar evaluate works in one" in refused(["evaluate", str(tmp_path)])
+    assert "torchrun started 2 processes, but wingbar report works in one" in refused(["report", str(tmp_path)])
 
 
 def test_as_many_ranks_as_torchrun_started_must_share_a_batch(refused, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wingbar.cli import COMMANDS, _config_file, _Resume
+from wingbar.cli import COMMANDS
 from wingbar.completion import _words
 from wingbar.config.form import parse_settings
 from wingbar.config.limits import check_limits
@@ -25,6 +25,7 @@ from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.trial import Try
 from wingbar.show.options import Show
 from wingbar.show.report.options import AskedReport
+from wingbar.train.command import Resume, config_file
 from wingbar.use.classify.options import Classify
 from wingbar.use.explore.options import Explore
 from wingbar.use.export.options import Export
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NOW = [page for page in PAGES if page.name not in ("CHANGELOG.md", "decisions.md") and page.parent.name != "notebook"]
 FORMS = {
-    **{"try": Try, "resume": _Resume, "evaluate": Evaluate, "embed": Embed, "search": Search, "classify": Classify},
+    **{"try": Try, "resume": Resume, "evaluate": Evaluate, "embed": Embed, "search": Search, "classify": Classify},
     **{"explore": Explore, "show": Show, "report": AskedReport, "export": Export, "reproduce": Reproduce},
     **{"data check": Check, "data pick": Pick},
     **{f"bench {name}": form for name, form in BENCHES.items()},
@@ -69,7 +70,7 @@ def read(words: list[str]) -> None:
     command, *rest = words
     if command == "train":
         recipe = rest.pop(0) if rest and not rest[0].startswith("-") else "default"
-        check_limits(parse_settings(_config_file(rest)[1], recipe_named(recipe)))
+        check_limits(parse_settings(config_file(rest)[1], recipe_named(recipe)))
     elif command in BARE:
         assert not rest or rest == ["bash"]
     elif command in FORMS:

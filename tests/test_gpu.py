@@ -9,7 +9,8 @@ from wingbar.data.batches import Batches
 from wingbar.data.cache import cached
 from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, place
-from wingbar.data.store import Files, Store, find_images
+from wingbar.data.store import Files, Store
+from wingbar.data.walking import find_images
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast
 from wingbar.train.stages import build_method, build_stages

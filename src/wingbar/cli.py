@@ -11,19 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import tyro
 from rich.table import Table
 
 from wingbar.completion import complete
-from wingbar.config.configfile import read_config
-from wingbar.config.form import parse_settings
-from wingbar.config.recipes import GROUPS, RECIPES, START_HERE, recipe_named
-from wingbar.config.settings import Config
+from wingbar.config.recipes import GROUPS, RECIPES, START_HERE
 from wingbar.config.words import parse
 from wingbar.data.entry import readable_size
 from wingbar.data.upkeep import KINDS, cache
@@ -34,15 +29,16 @@ from wingbar.evaluate.options import Evaluate
 from wingbar.files import NotWritten
 from wingbar.installation import doctor
 from wingbar.metrics.reported import scores
-from wingbar.process import after_the_first, keep_memory, rank, ranks, refuse_several, share_cores
+from wingbar.process import after_the_first, keep_memory, rank, refuse_several, share_cores
 from wingbar.reproduce import options as reproduction
 from wingbar.reproduce.bench.command import BENCHES, bench
 from wingbar.reproduce.trial import Try, check
 from wingbar.show import options as showing
 from wingbar.show.report import options as reporting
+from wingbar.submit.command import submit
 from wingbar.terminal import Terminal, aside, say
+from wingbar.train.command import resume, start_ranks, stopped, train
 from wingbar.train.progress import working
-from wingbar.train.runfolder import checked, continued, recipe_of
 from wingbar.use.classify.command import classify
 from wingbar.use.command import embed, search
 from wingbar.use.explore.command import explore
@@ -62,7 +58,7 @@ def _try(arguments: Sequence[str]) -> None:
     try:
         tell_story(story)
     except Interrupted as stop:
-        _stopped(stop, f"The same command goes on: wingbar try --out {story.out}")
+        stopped(stop, f"The same command goes on: wingbar try --out {story.out}")
 
 
 def _recipes(arguments: Sequence[str]) -> None:
@@ -80,76 +76,18 @@ def _recipes(arguments: Sequence[str]) -> None:
         Terminal().print(table)
 
 
-def _train(arguments: Sequence[str]) -> None:
-    """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
-    named = bool(arguments) and not arguments[0].startswith("-")
-    recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
-    default = recipe_named(recipe)
-    about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
-    file, rest = _config_file(rest)
-    if file and named:
-        raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
-    if file:
-        recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
-    _run(parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe, ["train", *arguments])
-
-
-FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
-
-
-def _config_file(words: Sequence[str]) -> tuple[Path | None, Sequence[str]]:
-    """The config that is to be used in place of a recipe, and the other words."""
-    for place, word in enumerate(words):
-        if word == "--config" and place + 1 < len(words):
-            return Path(words[place + 1]), [*words[:place], *words[place + 2 :]]
-        if word.startswith("--config="):
-            return Path(word.partition("=")[2]), [*words[:place], *words[place + 1 :]]
-    return None, words
-
-
-@dataclass(frozen=True)
-class _Resume:
-    """Go on with an interrupted run."""
-
-    out: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
-
-
-def _resume(arguments: Sequence[str]) -> None:
-    """go on with an interrupted run: wingbar resume runs/a"""
-    out = parse(_Resume, "resume", arguments).out
-    _run(*continued(out), ["resume", *arguments])
-
-
-def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
-    """Train to the end, or until somebody stops it; on several devices, the same words in a process for each."""
-    config = checked(config)
-    if config.run.devices > 1 and ranks() is None:
-        with working("starting"):
-            from wingbar.train.starting import start
-
-        start(config.run.devices, words)
-    with working("starting", quiet=rank() > 0):
-        from wingbar.train.runs import run
-
-    try:
-        out = run(config, recipe=recipe).out
-    except Interrupted as stop:
-        _stopped(stop, f"Go on with: wingbar resume {config.run.out}")
-    if rank() == 0:
-        say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
-
-
 def _evaluate(arguments: Sequence[str]) -> None:
     """score frozen encoders on labelled images: wingbar evaluate runs/a [--protocols retrieval knn linear]"""
     asked = parse(Evaluate, "evaluate", arguments)
     wanted.resolve(asked)
+    start_ranks(asked.devices, ["evaluate", *arguments])
     from wingbar.evaluate.compare import tell
     from wingbar.evaluate.sitting import examine
 
     examined = examine(asked)
-    tell(Terminal(), examined.rows)
-    say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
+    if rank() == 0:
+        tell(Terminal(), examined.rows)
+        say(f"Every number with its origin is in {examined.out / 'metrics.jsonl'}.")
 
 
 def _show(arguments: Sequence[str]) -> None:
@@ -219,8 +157,8 @@ def _completion(arguments: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "try": _try,
     "recipes": _recipes,
-    "train": _train,
-    "resume": _resume,
+    "train": train,
+    "resume": resume,
     "evaluate": _evaluate,
     "embed": embed,
     "search": search,
@@ -230,17 +168,13 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": _report,
     "export": export,
     "reproduce": _reproduce,
+    "submit": submit,
     "bench": bench,
     "cache": cache,
     "data": _data,
     "doctor": doctor,
     "completion": _completion,
 }
-
-
-def _stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
-    say(f"Stopped, everything is saved. {how_to_go_on}")
-    sys.exit(128 + stop.signal)
 
 
 def _help() -> str:

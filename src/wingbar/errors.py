@@ -15,8 +15,10 @@ class UserError(ValueError):
 class NonFiniteLoss(ArithmeticError):
     """A loss became infinite or NaN: which, when, and what to try."""
 
-    def __init__(self, step: int, term: str, value: float, *, remedy: str = "lower optim.lr") -> None:
-        super().__init__(f"the loss term {term!r} became {value} at step {step}; {remedy}")
+    def __init__(
+        self, step: int, term: str, value: float, *, remedy: str = "lower optim.lr", what: str = "the loss term"
+    ) -> None:
+        super().__init__(f"{what} {term!r} became {value} at step {step}; {remedy}")
         self.step, self.term = step, term
 
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from rich.table import Table
 
+from wingbar.config.sections import NATIVE_BF16
 from wingbar.data.entry import cache_root, readable_size
 from wingbar.data.upkeep import entries, features_size
 from wingbar.errors import UserError, on_one_line
@@ -28,7 +30,6 @@ from wingbar.terminal import Terminal, say
 __all__ = ["Finding", "doctor", "findings"]
 
 ROOM = 10e9  # bytes of disk: a run of a ResNet-50 with its cache of CUB's images takes 4
-NATIVE_BF16 = (8, 0)  # compute capability since which GPUs compute in bf16
 
 
 class Finding(NamedTuple):
@@ -137,7 +138,7 @@ def _torch() -> Iterator[Finding]:
         yield from _gpu(torch, number)
 
 
-def _why_none(torch: Any) -> tuple[str, str]:
+def _why_none(torch: ModuleType) -> tuple[str, str]:
     """That there is no GPU, and what to do if there should be one."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch is for CPUs only", "with a GPU: install PyTorch with CUDA; without: recipe try-moco"
@@ -146,7 +147,7 @@ def _why_none(torch: Any) -> tuple[str, str]:
     return f"its driver does not fit CUDA {torch.version.cuda}", "update the driver, or install an older PyTorch"
 
 
-def _gpu(torch: Any, number: int) -> Iterator[Finding]:
+def _gpu(torch: ModuleType, number: int) -> Iterator[Finding]:
     about = torch.cuda.get_device_properties(number)
     free = torch.cuda.mem_get_info(number)[0]
     where = f"GPU {number}"
@@ -157,8 +158,7 @@ def _gpu(torch: Any, number: int) -> Iterator[Finding]:
         why = str(error).splitlines()[0]
         yield Finding(f"{where} computes", why, "install a PyTorch that knows this GPU, or use --device cpu")
     native = (about.major, about.minor) >= NATIVE_BF16
-    slow = "slow here: --run.precision fp32"
-    yield Finding(f"{where}, precision", "bf16" if native else "bf16, emulated", "" if native else slow)
+    yield Finding(f"{where}, precision", "bf16" if native else "fp16 with scaled losses, as it has no bf16")
 
 
 def _processor() -> Finding:

@@ -27,7 +27,7 @@ class _Lazy(ModuleType):
         setattr(self, name, value)
         return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in self.homes or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 

@@ -31,8 +31,9 @@ __all__ = [
 ]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
-SHARED = ("train", "resume")  # commands that several processes do together
+SHARED = ("train", "resume", "evaluate")  # commands that several processes do together
 PATIENCE = 3.0  # seconds
+ONCE = 1.0  # second: signals so near to the first are the same request, as whoever started us sends it, too
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how torch's threads wait for each other
 
 
@@ -71,8 +72,8 @@ def rank() -> int:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started them anew, after one of them was lost."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    """Whether torchrun has started them anew, after one of them was lost, or SLURM the job that this process is of."""
+    return any(os.environ.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 def here() -> str:
@@ -113,13 +114,19 @@ def after_the_first() -> None:
 def stop_signals(*, alone: bool) -> Iterator[Callable[[], int]]:
     """Inside, SIGTERM and SIGINT are remembered instead of killing; the loop stops after the step it is in."""
     received: list[int] = []
+    first = 0.0
 
     def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         received.append(number)
         if not alone:  # whoever started the ranks passes on what they were all sent already, and can kill them
             return
-        signal.signal(number, before[number])  # a second one is obeyed at once
-        aside("finishing this step, then saving; once more to quit at once")
+        if len(received) == 1:
+            first = time.monotonic()
+            aside("finishing this step, then saving; once more to quit at once")
+        elif time.monotonic() - first > ONCE:
+            signal.signal(number, before[number])
+            signal.raise_signal(number)
 
     before: dict[int, Any] = {}
     with suppress(ValueError):  # outside the main thread nobody can send us signals

@@ -5,14 +5,16 @@ Alone, a process has all rows, and everything here gives back what it got. `wing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Company", "alone", "gather", "in_company", "own", "total", "whole"]
+__all__ = ["Company", "alone", "divided", "gather", "in_company", "own", "total", "whole"]
+
+Part = TypeVar("Part")
 
 
 class Company(Protocol):
@@ -27,6 +29,12 @@ class Company(Protocol):
 
     def own(self, rows: Tensor) -> Tensor:
         """This process's part of what has a row for each image of the whole batch."""
+
+    def some(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """This process's share of work that is cut into parts, whose numbers need not be equal."""
+
+    def join(self, rows: Tensor) -> Tensor:
+        """The rows of all, however many each has, in the order of the processes."""
 
 
 _present: ContextVar[Company | None] = ContextVar("company", default=None)
@@ -65,3 +73,16 @@ def whole(count: int) -> int:
 def total(value: Tensor) -> Tensor:
     """A sum over the rows of this process becomes one over all."""
     return value if alone() else gather(value[None]).sum(dim=0)
+
+
+def divided(parts: Sequence[Part], work: Callable[[Sequence[Part]], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What `work` makes of all parts, their rows in order: each process does some of the parts, all get all.
+
+    No part is ever cut, so that its numbers are those of a process that is alone.
+    """
+    if (company := _present.get()) is None:
+        return work(parts)
+    some = company.some(parts)
+    with in_company(None):
+        done = work(some or parts[:1])  # who has none must still know what a row looks like
+    return tuple(company.join(rows if some else rows[:0]) for rows in done)

@@ -198,7 +198,7 @@ class Comparing(Method, Protocol):
 class Targeted(Method, Protocol):
     """A Method that offers a "target": its own loss takes further embeddings of the same images."""
 
-    def toward(self, embedding: Float[Tensor, "batch k"], target: Any) -> Float[Tensor, ""]:
+    def toward(self, embedding: Float[Tensor, "batch k"], target: Tensor) -> Float[Tensor, ""]:
         """Its loss of an embedding, against the target that its output of the same batch names."""
 
 

@@ -22,8 +22,9 @@ from wingbar.data.cache import Reporter, cached
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
 from wingbar.data.placement import place
-from wingbar.data.store import Store, decode, find_images
+from wingbar.data.store import Store, decode
 from wingbar.data.upkeep import entries
+from wingbar.data.walking import find_images
 
 SIDE = 32
 

@@ -22,8 +22,9 @@ from wingbar.data.datasets import load
 from wingbar.data.entry import cache_root, check_images, read_parts
 from wingbar.data.listing import Listing
 from wingbar.data.ondisk import OnDisk, mapped
-from wingbar.data.store import Files, decode, find_images
+from wingbar.data.store import Files, decode
 from wingbar.data.upkeep import clear, entries
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 
 SIDE = 16
@@ -337,9 +338,9 @@ def test_the_list_tells_what_is_there(three, photos, root, capsys):
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if str(photos) in line]
     assert [line.split("│")[1].strip() for line in lines] == [key[:12] for key in three]
-    assert "8" in lines[0] and "0.01 MB" in lines[2] and str(root) in said
+    assert "8" in lines[0] and "14 kB" in lines[2] and str(root) in said
     total = sum(path.stat().st_size for key in three for path in (root / key).iterdir())
-    assert f"{total / 1e6:.2f} MB" in said
+    assert f"{total / 1e3:.0f} kB" in said
 
 
 def test_clearing_by_key_by_age_and_all(three, root, capsys):

@@ -307,7 +307,7 @@ def test_split_folders_go_by_many_names(train, test, tmp_path):
     splits = read_splits("flat", plain)
     for split, part in zip(SPLITS, (train, test), strict=True):
         assert splits[split].labels is None
-        assert splits[split].paths == [plain / part / f"{n}.png" for n in range(3)]
+        assert list(splits[split].paths) == [plain / part / f"{n}.png" for n in range(3)]
     said = splits["train"].notes[0]
     assert (
         f"{Path(train).name}/" in said

@@ -21,7 +21,8 @@ from wingbar.data.listing import Listing
 from wingbar.data.memory import free_host_memory
 from wingbar.data.ondisk import OnDisk
 from wingbar.data.placement import ReadAhead, choose_placement, place
-from wingbar.data.store import Files, Store, decode, find_images
+from wingbar.data.store import Files, Store, decode
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.train.progress import Bar
 

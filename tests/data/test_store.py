@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from wingbar.data.datasets import lookalike_store
 from wingbar.data.decoding import Picture, decode_file
-from wingbar.data.store import Files, decode, find_images
+from wingbar.data.store import Files, decode
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 
 Pixels = np.ndarray

@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 from wingbar import build_encoder, load_encoder, save_encoder
 from wingbar.cli import main
+from wingbar.data.listing import Listing
 from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
-from wingbar.evaluate.doctor.check import TwinMatch, check, contact_sheet
-from wingbar.evaluate.doctor.report import LISTED, RELATIONS, DataReport, to_json
+from wingbar.evaluate.doctor.check import check, contact_sheet
+from wingbar.evaluate.doctor.report import LISTED, RELATIONS, DataReport, ImagePair, ListedImage, to_json
 from wingbar.evaluate.doctor.verdicts import judge
 from wingbar.models.weights import image_size
 from wingbar.show.figures import style
@@ -305,10 +306,11 @@ def test_a_long_list_is_cut_in_the_file_and_nowhere_else(report):
 
 
 def test_pictures_stand_where_they_should(tmp_path):
-    match = TwinMatch(
-        "a", "#000000", (Image.new("RGB", (8, 6), "red"), Image.new("RGB", (8, 6), "blue")), (("", ""),) * 2
-    )
-    (path,) = style.save(contact_sheet([match] * 5, columns=2), tmp_path / "sheet", ("png",))
+    pixels = torch.zeros(2, 3, 6, 8, dtype=torch.uint8)
+    pixels[0, 0], pixels[1, 2] = 255, 255
+    images = Listing(tmp_path, ("a", "b"), pixels=pixels)
+    pair = ImagePair(*(ListedImage("", name, " ") for name in images.names), "same file", None, 1.0, mirrored=False)
+    (path,) = style.save(contact_sheet([pair] * 5, {"": images}), tmp_path / "sheet", ("png",))
     with Image.open(path) as picture:
         sheet = np.asarray(picture.convert("RGB")).astype(int)
     red, blue = ((sheet == colour).all(axis=2) for colour in ((255, 0, 0), (0, 0, 255)))

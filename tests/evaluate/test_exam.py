@@ -119,7 +119,7 @@ def test_values_and_neighbours_are_kept_for_pictures(runs, splits, tmp_path):
 
 def test_features_are_embedded_once_and_found_by_what_decides_them(runs, tmp_path, monkeypatch):
     calls, embed = [], Subject._embed
-    monkeypatch.setattr(Subject, "_embed", lambda self, split: calls.append(split) or embed(self, split))
+    monkeypatch.setattr(Subject, "_embed", lambda self, *given: calls.append(given[0]) or embed(self, *given))
     asked = Evaluate((str(runs / "a"),), ("knn",), out=tmp_path / "out", **CPU)
     first = examine(asked).rows[0].scores["kNN"]
     assert len(calls) == 2

@@ -31,7 +31,7 @@ from wingbar.methods.dino import (
 from wingbar.models.embedder import embedder_of, open_embedder
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import load_encoder, weights_hash
-from wingbar.train import checkpoint, runs
+from wingbar.train import checkpoint, course
 from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
 from wingbar.train.stages import build_method, build_views
@@ -316,7 +316,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(finished, tmp_path, monk
     """Centre and prototypes included; stopped when prototypes have begun to learn."""
     config = changed(recipe_named("dino"), {**RUN, "run.out": str(tmp_path / "run")})
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "train_stage", stopping(runs.train_stage, 3))
+        patch.setattr(course, "train_stage", stopping(course.train_stage, 3))
         with pytest.raises(Interrupted):
             run(config, recipe="dino", quiet=True)
     assert checkpoint.read(tmp_path / "run" / "checkpoint.pt")[0].step == 3

@@ -12,6 +12,7 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.metrics import knn
 from wingbar.metrics.knn import cosines, knn_correct, knn_places, rows_at_once
+from wingbar.metrics.retrieval import Gallery, retrieve
 
 
 def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -172,3 +173,19 @@ def test_similarities_held_at_once_are_bounded():
     gallery = torch.rand(50_000, 2)
     for chunk in cosines(gallery[:200], gallery, chunk=rows_at_once(len(gallery))):
         assert chunk.numel() <= 2**22
+
+
+@pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 8, seed), grid], ids=["random", "tied"])
+def test_a_gallery_in_a_map_of_half_precision_gives_the_same_block_by_block(sample, tmp_path, monkeypatch):
+    """Features of a million images: no block, however small, changes a place, a rank or an average precision."""
+    (train, train_labels), (test, test_labels) = sample(61, 1), sample(40, 2)
+    half = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float16, shape=tuple(train.shape))
+    half[:] = train.half().numpy()
+    mapped, inside = torch.from_numpy(half), train.half().float()
+    expected = knn_places(inside, train_labels, test, test_labels, k=7)
+    whole = retrieve(test, test_labels, Gallery(inside, train_labels))
+    monkeypatch.setattr(knn, "AT_ONCE", 5 * train.shape[1])  # blocks of five rows, the last of one
+    assert torch.equal(knn_places(mapped, train_labels, test, test_labels, k=7), expected)
+    found = retrieve(test, test_labels, Gallery(mapped, train_labels))
+    assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True) if torch.is_tensor(one))
+    assert torch.cat(list(cosines(test, mapped, chunk=3))).shape == (40, 61)

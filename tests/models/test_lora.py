@@ -23,7 +23,7 @@ from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder
 from wingbar.models.lora import add_lora, merge_lora
 from wingbar.models.trunks import _read_vit, build_encoder
-from wingbar.train import runs
+from wingbar.train import course
 from wingbar.train.loop import train
 from wingbar.train.saved import load_method
 from wingbar.train.stages import build_method, build_stages
@@ -137,7 +137,7 @@ def test_a_run_ends_with_plain_weights_and_resumes_bit_for_bit(tmp_path, monkeyp
         again = load_encoder(tmp_path / "whole" / "checkpoint.pt", name="timm/test_vit")  # a checkpoint is weights, too
         assert torch.equal(again(image).vector, expected)
 
-    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
+    monkeypatch.setattr(course, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(changed(config, {"run.out": str(tmp_path / "halves")}), quiet=True)
     with pytest.raises(Interrupted):

@@ -201,8 +201,9 @@ def test_whatever_a_cell_dies_of_the_rest_go_on_and_the_next_time_it_is_tried_ag
 
 def test_an_interrupted_command_says_how_to_go_on(maker, tmp_path, capsys):
     maker.errors["MoCo V2"] = Interrupted(signal.SIGINT)
-    main(command(tmp_path))
-    assert maker.made == ["ResNet50", "MoCo V2"]
+    with pytest.raises(SystemExit) as stop:
+        main(command(tmp_path))
+    assert stop.value.code == 128 + signal.SIGINT and maker.made == ["ResNet50", "MoCo V2"]
     assert "2 of 3 cells are not made yet; the same command goes on with them." in capsys.readouterr().out
     assert "failed" not in read(tmp_path / "results" / "main.jsonl")
 

@@ -9,7 +9,7 @@ from PIL import Image
 from wingbar.errors import Interrupted, UserError
 from wingbar.reproduce.story import tell_story
 from wingbar.reproduce.trial import Try
-from wingbar.train import runs
+from wingbar.train import course
 
 SMALL = {"epochs": 1, "images": 64, "classes": 2}
 
@@ -38,7 +38,7 @@ def test_story_scores_two_runs_and_what_they_began_with_and_leaves_pictures(whol
 
 
 def test_interrupted_story_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: True))
+    monkeypatch.setattr(course, "stop_signals", lambda **_: nullcontext(lambda: True))
     with pytest.raises(Interrupted):
         tell_story(Try(out=tmp_path / "cut", **SMALL))
     monkeypatch.undo()

@@ -101,8 +101,7 @@ def test_test_images_where_there_are_labels_else_training_images(runs):
 
 
 def test_runs_of_one_initialisation_show_it_once(runs):
-    names = [Path(subject.candidate.name).name for subject in visit(runs / "moco", runs / "synth").with_beginnings]
-    assert names == ["initialisation", "moco", "synth"]
+    assert list(visit(runs / "moco", runs / "synth").everyone) == ["initialisation", "moco", "synth"]
 
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def synthesised(runs):
     opened = visit(runs / "synth")
     rows = opened.choose(3)
     config = config_of(runs / "synth")
-    made = gather_pairs(runs / "synth", config, opened.split, rows, device=CPU)
+    made = gather_pairs(opened, opened.candidates[0], rows)
     return made, load_method(runs / "synth"), _batch(config, opened.split, rows, CPU, seed=0)
 
 
@@ -172,7 +171,7 @@ def test_energy_is_what_the_protocol_scores(runs, tmp_path):
     opened = visit(runs / "moco")
     for kind, region in (("likeness", "mark"), ("distinctness", "bird")):
         score = row.scores[f"{kind}/{region}"]
-        attended = gather_attended(opened.subjects, opened.split, torch.arange(40), kind=kind, region=region)
+        attended = gather_attended(opened.named, opened.split, torch.arange(40), kind=kind, region=region)
         shown = attended.area > 0
         assert_close(attended.energy[0][shown], score.values.float(), atol=1e-4, rtol=1e-3)
         assert attended.area[shown].mean().item() == pytest.approx(score.facts["chance"]["area"], abs=1e-5)
@@ -185,15 +184,15 @@ def test_neighbours_are_those_on_the_record(runs, tmp_path):
     (values,) = map(load_file, tmp_path.glob("*.safetensors"))
     opened = visit(runs / "moco")
     queries = torch.tensor([3, 17, 29])
-    ranking = gather_ranking(opened.with_beginnings, opened.split, queries, count=10)
+    ranking = gather_ranking(opened.everyone, opened.split, queries, count=10)
     assert [found.encoder for found in ranking.found] == ["initialisation", "moco"]
     found = ranking.found[1]
     rows = values["neighbours"][[values["query"].tolist().index(query) for query in queries]]
     assert torch.equal(found.right, values["labels"][rows] == values["labels"][queries, None])
     assert found.labels == [[opened.split.classes[values["labels"][row]] for row in own] for own in rows.tolist()]
-    everything = gather_ranking(opened.subjects, opened.split, torch.arange(40), count=1).query
+    everything = gather_ranking(opened.named, opened.split, torch.arange(40), count=1).query
     assert torch.equal(found.nearest, everything[rows])
-    features = opened.subjects[0].features(opened.split).numpy().astype(np.float64)
+    features = opened.named["moco"].features(opened.split).numpy().astype(np.float64)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     assert_close(found.similarity.numpy(), np.einsum("qd,qkd->qk", unit[queries], unit[rows]).astype(np.float32))
 
@@ -235,10 +234,10 @@ def test_pictures_of_two_runs_side_by_side_the_same_twice(runs, tmp_path, capsys
     assert len(capsys.readouterr().out.splitlines()) == 5 * len(stems)
     opened = visit(runs / "moco", runs / "synth")
     rows = opened.choose(1)
-    pairs = gather_pairs(runs / "synth", config_of(runs / "synth"), opened.split, rows, device=CPU).pairs
+    pairs = gather_pairs(opened, opened.candidates[1], rows).pairs
     shown = words(tmp_path / "first" / "pairs.svg")
     assert all(f"PSNR {psnr:.1f} dB" in shown for psnr in pairs.psnr.tolist()) and "1 of 40 test images" in shown
-    attended = gather_attended(opened.with_beginnings, opened.split, rows, region=None)
+    attended = gather_attended(opened.everyone, opened.split, rows)
     shown = words(tmp_path / "first" / "cam.svg")
     assert all(f"inside {100 * inside:.1f} %" in shown for inside in attended.energy.flatten().tolist())
     assert "initialisation" in shown and "✗" in words(tmp_path / "first" / "neighbours.svg")

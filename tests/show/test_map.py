@@ -20,6 +20,7 @@ from wingbar.evaluate.subject import Setting, Subject
 from wingbar.show.figures.contents import Flock
 from wingbar.show.figures.style import DARK, LIGHT, save
 from wingbar.show.map import PROJECTIONS, draw_map, gather_flock, pca, room_beside
+from wingbar.show.options import Map
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_hundred_thousand_images_are_sampled(monkeypatch):
     features = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(Subject, "features", lambda self, split: features)
     candidate = Candidate("a", lambda: None, None, 64)
-    flock = gather_flock(Subject(candidate, split, split, Setting(torch.device("cpu"), quiet=True)), "a", seed=3)
+    flock = gather_flock("a", Subject(candidate, split, split, Setting(torch.device("cpu"), quiet=True)), Map(), seed=3)
     assert len(flock.places) == len(flock.thumbnail) == 2000 and flock.of == count and len(flock.marked) == 6
     rows = torch.randperm(count, generator=torch.Generator().manual_seed(3))[:2000].sort().values
     assert torch.equal(flock.label, labels[rows])

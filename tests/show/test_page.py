@@ -28,9 +28,8 @@ from PIL import Image
 
 from wingbar.show.figures.contents import Curve, Panel
 from wingbar.show.report.contents import Figures
-from wingbar.show.report.figures import MOST_POINTS, flocks_json, pairs_json
+from wingbar.show.report.figures import MOST_POINTS, flocks_json, make_sheet, pairs_json
 from wingbar.show.report.page import make_page, panel_json, plain, report_json, spreads_json
-from wingbar.show.report.sheets import make_sheet
 from wingbar.terminal import printable
 
 

@@ -11,10 +11,9 @@ import torch
 from scipy.stats import gaussian_kde
 
 from wingbar.errors import UserError
-from wingbar.show.figures.spread import density, draw_spread
 from wingbar.show.figures.style import DARK, LIGHT, save
 from wingbar.show.neighbours import likest_classes, likest_pair
-from wingbar.show.spread import feature_measure, gather_spreads
+from wingbar.show.spread import density, draw_spread, feature_measure, gather_spreads
 
 # --- contents --------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.data.cache import cached
 from wingbar.data.readers import read
-from wingbar.data.store import find_images
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import PROTOCOLS

@@ -29,7 +29,7 @@ from endurance import main
 
 from wingbar.data.datasets import load
 from wingbar.data.listing import Listing
-from wingbar.data.store import find_images
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.files import append, read_lines, table_text, write_text
 from wingbar.tensors import save_tensors

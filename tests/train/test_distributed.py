@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from sharing import Trained, cases, work
 from torch.distributed import TCPStore
+from torch.testing import assert_close
 
 from forked import FORKS, Command
 from wingbar.train.distributed import Ranks
@@ -85,9 +87,10 @@ def together(tmp_path):
     """Starts a command in so many processes that know of one another, and where they meet, as torchrun does."""
     meeting = []
 
-    def start(count: int, *words: str) -> list[Command]:
+    def start(count: int, *words: str, cache: Path = tmp_path / "cache") -> list[Command]:
         meeting.append(TCPStore("localhost", 0, is_master=True, wait_for_workers=False))
         known = [rank_environment(rank, count, meeting[-1].port) if count > 1 else {} for rank in range(count)]
+        known = [{**told, "WINGBAR_CACHE": str(cache)} for told in known]
         return [Command(list(words), tmp_path / f"{count}-{rank}", environment=told) for rank, told in enumerate(known)]
 
     return start
@@ -138,6 +141,52 @@ def test_a_lost_rank_ends_all_and_the_run_goes_on_in_another_number(together, tm
     assert [line["step"] for line in lines(out)] == list(range(1, 25))
     assert (out / "encoder.safetensors").exists()
     assert json.loads((out / "environment.json").read_text())["ranks"] == 2
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_by_ranks_is_that_of_one_process_bit_for_bit(together, tmp_path):
+    """Features, places, neighbours and every score; found again in the cache by another number of ranks."""
+    settings = {**SMALL, "data.classes": 4, "data.images": 60, "run.epochs": 1, "method.queue": 64}
+    (made,) = together(1, *train(tmp_path / "run", **settings))
+    assert made.ended() == 0, said([made])
+    found = {}
+    for count in (1, 2, 3):  # 3 batches of 25, and one of queries, of which most ranks have none
+        cache, out = tmp_path / f"cache{count}", tmp_path / f"out{count}"
+        words = ["evaluate", str(tmp_path / "run"), "--batch=25", "--paper.epochs=1", f"--out={out}", "--device=cpu"]
+        protocols = ["--protocols", "retrieval", "knn", "linear-paper", "linear"]
+        commands = together(count, *words, *protocols, cache=cache)
+        assert [command.ended() for command in commands] == [0] * count, said(commands)
+        assert "".join(command.said.read_text() for command in commands).count("Every number") == 1
+        (again,) = together(1, *words, "--protocols", "knn", cache=cache)
+        assert again.ended() == 0, said([again])
+        features = {path.name: path.read_bytes() for path in sorted(cache.rglob("features/*.safetensors"))}
+        values = {path.name: load_file(path) for path in sorted(out.glob("*.safetensors"))}
+        scores = [(line["metric"], line.get("value")) for line in lines(out)]
+        found[count] = (features, scores, values)
+    assert len(found[1][0]) == 2 and len(found[1][2]) == 4
+    for count in (2, 3):
+        assert found[count][:2] == found[1][:2]
+        assert_close(found[count][2], found[1][2], rtol=0, atol=0, equal_nan=True)
+
+
+def test_probes_of_ranks_are_those_of_one_process(together, tmp_path):
+    """At a rate of 0, so that both have the same weights; BatchNorm has not yet forgotten where it began."""
+    settings = {"data.classes": 4, "data.images": 144, "data.batch": 144, "run.epochs": 1, "method.queue": 144}
+    probed = []
+    for count in (1, 2):
+        out = tmp_path / f"{count}"
+        commands = together(count, *train(out, **settings, **{"run.probe-every": 1, "optim.lr": 0.0}))
+        assert [command.ended() for command in commands] == [0] * count, said(commands)
+        probed.append({name: value for name, value in lines(out)[-1].items() if name.startswith("probe/")})
+    assert probed[0] == probed[1] and len(probed[0]) == 2
+
+
+def test_a_rank_that_cannot_evaluate_says_so_once(together, tmp_path):
+    commands = together(2, "evaluate", "timm/test_resnet", "--encoder.weights=random", f"--data.root={tmp_path}")
+    assert [command.ended() for command in commands] == [2, 2]
+    assert len([line for line in said(commands).splitlines() if line.startswith("wingbar:")]) == 1
 
 
 def test_a_rank_that_fails_says_so_once_and_ends_all(together, tmp_path):

@@ -18,7 +18,7 @@ from wingbar import changed, resume, run
 from wingbar.config.recipes import recipe_named
 from wingbar.errors import Interrupted, NonFiniteLoss, UserError
 from wingbar.files import NotWritten, append
-from wingbar.train import checkpoint, runs
+from wingbar.train import checkpoint, course
 from wingbar.train.record import training_lines, trim_record
 
 SMALL = {
@@ -150,7 +150,7 @@ def test_two_resumes_at_once_are_one(undisturbed, tmp_path, monkeypatch):
 
 
 def stop_after_a_step(out: Path, monkeypatch, **settings) -> None:
-    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
+    monkeypatch.setattr(course, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(config(out, **settings), recipe="try-synth", quiet=True)
     monkeypatch.undo()
@@ -222,7 +222,7 @@ def test_every_step_is_a_place_to_stop(tmp_path, monkeypatch):
     """Asked to stop during every single step, and resumed each time."""
     short, steps = {"pairs.decoder.epochs": 1, "run.epochs": 1}, 10
     run(config(tmp_path / "undisturbed", **short), recipe="try-synth", quiet=True)
-    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
+    monkeypatch.setattr(course, "stop_signals", lambda **_: nullcontext(lambda: signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(config(tmp_path / "run", **short), recipe="try-synth", quiet=True)
     for _ in range(steps - 2):

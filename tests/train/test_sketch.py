@@ -18,7 +18,7 @@ from wingbar.config.settings import changed, fitting
 from wingbar.data.datasets import lookalike_store
 from wingbar.errors import Interrupted
 from wingbar.metrics.pairs import to_bytes
-from wingbar.train import checkpoint, runs, sketch
+from wingbar.train import checkpoint, course, sketch
 from wingbar.train.sketch import Sketches, build_sketches
 from wingbar.train.stages import build_method, build_stages
 
@@ -151,7 +151,7 @@ def test_a_base_method_has_curves_only(birds, tmp_path, impatient):
 
 def test_an_interrupted_run_leaves_whole_pictures(birds, tmp_path, impatient, monkeypatch):
     asked = iter([False] * 5 + [True])
-    monkeypatch.setattr(runs, "stop_signals", lambda **_: nullcontext(lambda: next(asked)))
+    monkeypatch.setattr(course, "stop_signals", lambda **_: nullcontext(lambda: next(asked)))
     with pytest.raises(Interrupted):
         run(config(tmp_path / "run"), store=birds, quiet=True)
     assert drawn(tmp_path / "run") == FILES

@@ -30,7 +30,7 @@ from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.verdicts import judge
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import save_encoder
-from wingbar.train import checkpoint, machine, runs, watch
+from wingbar.train import checkpoint, course, machine, runs, watch
 from wingbar.train.stages import build_method, plain_images
 from wingbar.train.watch import CollapseAlarm, build_looks
 
@@ -249,7 +249,7 @@ def test_an_interrupted_run_sees_the_same(watched, tmp_path, monkeypatch):
     """Stopped after the third step of the second epoch, and again right at its end."""
     for stop in (PER_EPOCH + 3, PER_EPOCH - 3):
         asked = iter([False] * (stop - 1) + [True])
-        monkeypatch.setattr(runs, "stop_signals", lambda asked=asked, **_: nullcontext(lambda: next(asked)))
+        monkeypatch.setattr(course, "stop_signals", lambda asked=asked, **_: nullcontext(lambda: next(asked)))
         with pytest.raises(Interrupted):
             if (tmp_path / "run").exists():
                 resume(tmp_path / "run")

@@ -18,17 +18,21 @@ import wingbar
 from wingbar.cli import main
 from wingbar.config.configfile import to_json
 from wingbar.config.settings import Config, changed
+from wingbar.data.colour import normalise
 from wingbar.errors import UserError
 from wingbar.files import append
-from wingbar.models.embedder import Embedder, load_embedder, save_embedder
+from wingbar.metrics.fewlabels import fit_few
+from wingbar.models.embedder import Embedder, load_embedder, save_embedder, save_folder
 from wingbar.models.encoder import Encoder
 from wingbar.models.trunks import _move_stride, _read_resnet, build_encoder
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.types import MEAN, STD
+from wingbar.use.classify.head import head_of, read_head, save_head
 from wingbar.use.export.deployed import check, pixels
 from wingbar.use.export.hub import licence_of
 from wingbar.use.export.program import NOTES, write_onnx, write_program
 from wingbar.use.export.timmfolder import Unheld, write_timm
+from wingbar.use.loaded import maker_of
 
 SIZE = 32
 SOURCES = str(Path(wingbar.__file__).parent)
@@ -115,7 +119,7 @@ def test_the_same_weights_are_the_same_bytes_and_what_is_refused_changes_nothing
     assert b"conv1" in first and b"own.head.weight" not in first and b"num_batches" not in first
     made.own.head.reset_parameters()  # no vector depends on it
 
-    def refuse(embed, embedder):
+    def refuse(run, embedder, head):
         seen.extend(file.read_bytes() for file in tmp_path.iterdir() if file != path)
         raise UserError("differs")
 
@@ -321,3 +325,110 @@ def test_licences_are_what_library_and_file_say(tmp_path):
     assert "SWAG" in licence_of("vit_b_16", "IMAGENET1K_SWAG_E2E_V1")
     for name, weights in [("resnet50", "IMAGENET1K_V1"), ("resnet50", "random"), ("", str(tmp_path / "gone.pth"))]:
         assert licence_of(name, weights) == ""
+
+
+# --- classifiers -----------------------------------------------------------------------------------------------------
+
+CLASSES = ("auk", "tern", "wren")
+
+
+def classifier(folder, made):
+    """What `wingbar classify` leaves: an embedder, and a head of noisy pictures in three colours."""
+    colour = torch.eye(3).repeat_interleave(10, dim=0)[..., None, None]
+    pictures = 0.5 * colour + 0.5 * torch.rand(30, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3))
+    found = fit_few(expected(made, pictures).float(), torch.arange(3).repeat_interleave(10))
+    maker = maker_of("", made, size=SIZE)
+    save_folder(made, folder, recipe="default")
+    head = head_of(found, CLASSES, refuse=0.1, fingerprint=maker.fingerprint)
+    sure = {"accuracy": found.accuracy._asdict(), "calibration_error": found.error}
+    save_head(head, folder, {"kind": "logistic regression", "labelled": 30, "cross_validated": sure})
+    return pictures
+
+
+def by_hand(vectors, folder):
+    """Probabilities and nearness from the file's numbers, in NumPy."""
+    kept = {name: value.double().numpy() for name, value in load_file(folder / "head.safetensors").items()}
+    vectors = vectors.double().numpy()
+    root = np.sign(vectors) * np.sqrt(np.abs(vectors))
+    root /= np.linalg.norm(root, axis=1, keepdims=True)
+    power = np.exp(root @ kept["weight"] + kept["bias"])
+    seen = (root - kept["mean"]) / np.linalg.norm(root - kept["mean"], axis=1, keepdims=True)
+    return power / power.sum(axis=1, keepdims=True), (seen @ kept["centres"].T).max(axis=1)
+
+
+@pytest.mark.parametrize("kind", ["white", "resnet"])
+@pytest.mark.parametrize("to", ["program", "onnx"])
+def test_a_head_is_exported_with_its_embedder(to, kind, tmp_path, capsys):
+    made, folder, out = embedder(kind), tmp_path / "birds", tmp_path / f"birds.{'onnx' if to == 'onnx' else 'pt2'}"
+    runtime = pytest.importorskip("onnxruntime", reason="pip install wingbar[export]") if to == "onnx" else None
+    pictures = classifier(folder, made)
+    main(["export", str(folder), "--to", to, "-o", str(out)])
+    said = capsys.readouterr().out
+    assert "probabilities and nearness" in said and "probability of 3 classes" in said
+    for batch in (1, 4, 30):
+        images = pictures[-batch:]
+        if runtime is None:
+            extra = {NOTES: ""}
+            found = torch.export.load(out, extra_files=extra).module()(images)
+            about = json.loads(extra[NOTES])
+        else:
+            session = runtime.InferenceSession(out, providers=["CPUExecutionProvider"])
+            names = [one.name for one in session.get_outputs()]
+            found = dict(zip(names, map(torch.from_numpy, session.run(None, {"image": images.numpy()})), strict=True))
+            words = session.get_modelmeta().custom_metadata_map
+            about = {
+                "classes": json.loads(words["classes"]),
+                "none_of_these_below": float(words["none_of_these_below"]),
+            }
+        wanted = expected(made, images)
+        probability, near = by_hand(wanted, folder)
+        assert list(found) == ["vector", "probability", "near"] and len(found["vector"]) == batch
+        assert (found["vector"] - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+        assert np.abs(found["probability"].numpy() - probability).max() < 1e-4 and probability.max() > 0.6
+        assert np.abs(found["near"].numpy() - near).max() < 1e-4
+    assert found["probability"].argmax(dim=1).tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    assert about["classes"] == list(CLASSES) and -1 < about["none_of_these_below"] < 1
+
+
+def test_an_exported_head_that_says_something_else_is_not_kept(tmp_path):
+    made = embedder("white")
+    classifier(tmp_path, made)
+    head = read_head(tmp_path)
+
+    def run(images):
+        vector = made(normalise(images))
+        return {"vector": vector, **head(vector)._asdict()}
+
+    assert check(run, made, head).classes == 0
+    with pytest.raises(UserError, match="differs from PyTorch"):
+        check(lambda images: {**run(images), "near": run(images)["near"] + 1e-3}, made, head)
+
+
+def test_a_head_needs_its_own_embedder_and_is_no_timm(tmp_path, capsys):
+    classifier(tmp_path / "birds", embedder("resnet"))
+    for words, why in {
+        ("--to", "program", "--data.size", "64"): "another size of images",
+        ("--to", "timm"): "rooted vectors, and timm's are linear on the vectors themselves; --to program and --to onnx",
+        ("--to", "hub"): "nor a classifier in a run's folder",
+    }.items():
+        with pytest.raises(SystemExit) as stop:
+            main(["export", str(tmp_path / "birds"), *words, "-o", str(tmp_path / "a.pt2")])
+        assert stop.value.code == 2 and why in capsys.readouterr().err and not (tmp_path / "a.pt2").exists()
+
+
+def test_a_hub_gets_a_runs_classifier_with_its_classes_on_the_card(tmp_path, capsys):
+    made, out = embedder("resnet"), tmp_path / "hub"
+    run = run_folder(tmp_path / "a", made)
+    classifier(run / "classifier", made)
+    main(["export", str(run / "classifier"), "--to", "hub", "-o", str(out)])
+    card = (out / "README.md").read_text()
+    assert "3: auk, tern, wren" in card and "30 labelled images" in card and "| rank-1 | 50.0 ±2.0 |" in card
+    assert "pipeline_tag: image-classification" in card and str(tmp_path) not in card
+    assert read_head(out).classes == CLASSES and wingbar.load(out, device="cpu").head is not None
+    torch.manual_seed(1)
+    for part in made.encoder.parameters():
+        part.data.add_(0.1 * torch.randn_like(part))
+    classifier(run / "classifier", made)
+    with pytest.raises(SystemExit):
+        main(["export", str(run / "classifier"), "--to", "hub", "-o", str(out)])
+    assert "of other weights than the run it lies in" in capsys.readouterr().err

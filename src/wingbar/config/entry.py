@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from wingbar.config.sections import Optim
 
 if TYPE_CHECKING:
     from wingbar.config.settings import Config
+    from wingbar.types import Encodes, Method
 
 __all__ = ["TINY", "Context", "Entry", "fixed", "several_at_once"]
 
 TINY = 1e-30  # as a limit: above 0
 Number = int | float
+Own = TypeVar("Own")  # a method's own settings
 Limits = Mapping[str, tuple[Number, Number]]
 
 
@@ -31,7 +33,7 @@ class Context(NamedTuple):
     images: int = 1  # that are trained on
 
 
-def fixed(passes: Number) -> Callable[[Any], Number]:
+def fixed(passes: Number) -> Callable[[object], Number]:
     """The same cost, whatever the settings.
 
     >>> fixed(4)(None)
@@ -49,16 +51,16 @@ def several_at_once(title: str, config: Config) -> Iterator[str]:
         yield f"{title} normalises over the batch and needs two images or more at once; raise data.batch"
 
 
-def _no_variant(settings: Any) -> str:
+def _no_variant(settings: object) -> str:
     return ""
 
 
-def _no_problems(settings: Any, config: Config) -> Iterable[str]:
+def _no_problems(settings: object, config: Config) -> Iterable[str]:
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(Generic[Own]):
     """A method, or a wrapper around one. It stands above the network in its file, and is read without torch.
 
     `build` names a function that stands below it: `build(encoder, settings, context)` makes the method,
@@ -67,9 +69,9 @@ class Entry:
     """
 
     title: str  # in tables and figures
-    variant: Callable[[Any], str] = _no_variant  # what stands behind the title for some settings
-    settings: type  # a frozen dataclass whose texts are the help: --method.… or, of a wrapper, --<its name>.…
-    passes: Callable[[Any], Number]  # of the encoder, per image and step, a backward counting two; a wrapper: it adds
+    variant: Callable[[Own], str] = _no_variant  # what stands behind the title for some settings
+    settings: type[Own]  # a frozen dataclass whose texts are the help: --method.… or, of a wrapper, --<its name>.…
+    passes: Callable[[Own], Number]  # of the encoder, per image and step, a backward counting two; a wrapper: it adds
     optim: Optim = Optim()  # noqa: RUF009  frozen; what its authors chose
     views: str = "moco"  # of `wingbar.data.views`, or a function of the method's own file: data settings → Views
     build: str = "build"  # "": a wrapper that changes views alone
@@ -80,16 +82,16 @@ class Entry:
     offers: frozenset[str] = frozenset()  # to what is around it: "teacher", "comparison", "target"
     limits: Limits = field(default_factory=dict)  # of its numbers, inclusive
     endless: frozenset[str] = frozenset()  # of these, the ones that may be infinite
-    problems: Callable[[Any, Config], Iterable[str]] = _no_problems  # sentences about settings that do not go together
+    problems: Callable[[Own, Config], Iterable[str]] = _no_problems  # sentences about settings that do not go together
     remedies: Mapping[str, str] = field(default_factory=dict)  # loss → what to do when it is NaN
     numerics: int = 1  # raised when the same settings give other numbers than before
     before: str = ""  # the function, if any, that says what is to be trained before training
-    before_passes: Callable[[Any], Number] = _nothing  # of that, per image
+    before_passes: Callable[[Own], Number] = _nothing  # of that, per image
     before_depends: tuple[str, ...] = ()  # its own settings that decide how that ends
     small: Mapping[str, Any] = field(default_factory=dict)  # its settings for trying it in seconds
-    as_pairs: Callable[[Any], Mapping[str, Any]] | None = None  # settings of the paper's pairs that show what it does
+    as_pairs: Callable[[Own], Mapping[str, Any]] | None = None  # settings of the paper's pairs that show what it does
 
-    def around(self, inner: Any, settings: Any, context: Context) -> Any:
+    def around(self, inner: Encodes | Method, settings: Own, context: Context) -> Any:
         """The method made of an encoder, or the wrapper around a method; the method itself where only views change."""
         return self.function(self.build)(inner, settings, context) if self.build else inner
 

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from wingbar.config.words import OUT, WHOLE
 
-__all__ = ["DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
+__all__ = ["NATIVE_BF16", "DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
 
 VIEW_NAMES = ("moco", "asymmetric", "multicrop")  # of `wingbar.data.views.VIEWS`; a method may have its own
 SALIENCY_NAMES = ("mbd", "spectral")  # of `wingbar.data.saliency.SALIENCY`; or a folder of maps
+NATIVE_BF16 = (8, 0)  # compute capability since which GPUs compute in bf16
 FILE_ENDINGS = (".safetensors", ".pt", ".pth", ".tar", ".ckpt", ".bin")  # of weights
 
 
@@ -172,8 +173,8 @@ class Run:
     """Processes that share each batch, one per GPU of this machine; on a CPU they compute the same, hardly faster."""
     wait_minutes: float = 30.0
     """Of several devices: how long they wait for one another before all give up."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 autocast on CUDA, fp32 on the CPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 autocast on CUDA, fp16 with scaled losses on GPUs without bf16, fp32 on the CPU."""
     channels_last: bool = True
     """Memory layout of convolutions."""
     compile: Literal["auto", "on", "off"] = "auto"

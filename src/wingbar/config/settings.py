@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from hashlib import sha256
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from wingbar.config.oldnames import today
 from wingbar.config.sections import DataSettings, EncoderSettings, Optim, Run, settled
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, Part, chosen
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "Config",
@@ -32,6 +35,7 @@ __all__ = [
     "unknown",
 ]
 
+Section = TypeVar("Section", bound="DataclassInstance")
 CHOICES = {"method.name", "wrappers"}  # they decide which other settings there are
 
 
@@ -197,7 +201,7 @@ def _with_section(config: Config, section: str, change: typing.Callable[[Any], A
     return dataclasses.replace(config, **cast(dict[str, Any], {section: change(getattr(config, section))}))
 
 
-def _replaced(settings: Any, *, names: list[str], value: Any) -> Any:
+def _replaced(settings: Section, *, names: list[str], value: object) -> Section:
     """A dataclass with the value at the end of a path of names."""
     first, *rest = names
     inner = _replaced(getattr(settings, first), names=rest, value=value) if rest else value
@@ -254,14 +258,14 @@ def _own_kinds(settings: type) -> dict[str, Any]:
     return found
 
 
-def _exact(value: Any, kind: Any) -> Any:
+def _exact(value: object, kind: object) -> object:
     """What is meant: 1 is a number, too, and JSON has no tuples."""
     if isinstance(value, list):
         return tuple(value)
     return float(value) if type(value) is int and _fits(0.5, kind) else value
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return value in inner
@@ -271,10 +275,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, option) for option in inner)
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+    return isinstance(kind, type) and isinstance(value, (int, float) if kind is float else kind)
 
 
-def _described(kind: Any) -> str:
+def _described(kind: object) -> str:
     inner = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         return " or ".join(map(repr, inner))

@@ -7,7 +7,7 @@ config.json, in every command.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tyro
 
@@ -38,13 +38,10 @@ _OLD: dict[str, Mapping[str, str]] = {
 }
 
 
-def parse(
-    options: type[Options], command: str, arguments: Sequence[str], *, default: Options | None = None, about: str = ""
-) -> Options:
+def parse(options: type[Options], command: str, arguments: Sequence[str], *, about: str = "") -> Options:
     """What a command was asked for."""
     _answer(_OLD.get(command, {}), arguments)
-    known: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(options, prog=f"wingbar {command}", description=about or None, args=arguments, **known)
+    return tyro.cli(options, prog=f"wingbar {command}", description=about or None, args=arguments)
 
 
 def _answer(old: Mapping[str, str], arguments: Sequence[str]) -> None:

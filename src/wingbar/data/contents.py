@@ -12,7 +12,7 @@ from pathlib import Path
 from wingbar.data.parallel import in_order
 from wingbar.files import NotWritten, atomic
 
-__all__ = ["content_hashes", "digest", "origin"]
+__all__ = ["SETTLED", "UNREADABLE", "content_hashes", "digest", "origin"]
 
 LENGTH = 16  # bytes of a hash
 SETTLED = 2_000_000_000  # nanoseconds: a file younger than this may yet change without its times changing

@@ -86,14 +86,10 @@ def _from_files(
     if cache is not None:
         with _going_on_without(report):
             seen = cached(paths, side=1, root=cache, labels=labels, workers=workers, report=report)
-            return _with_files(seen, paths, side)
+            return seen._replace(images=Files(seen.paths, side=side))
     progress = report.bar("checking images", len(paths))
-    return _with_files(decode(paths, side=1, labels=labels, workers=workers, progress=progress), paths, side)
-
-
-def _with_files(seen: Store, paths: Sequence[Path], side: int) -> Store:
-    broken = {bad.path for bad in seen.broken}
-    return seen._replace(images=Files([path for path in paths if path not in broken], side=side))
+    seen = decode(paths, side=1, labels=labels, workers=workers, progress=progress)
+    return seen._replace(images=Files(seen.paths, side=side))
 
 
 @contextmanager

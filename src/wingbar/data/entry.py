@@ -19,6 +19,7 @@ __all__ = [
     "ABOUT",
     "ASPECTS",
     "HASHES",
+    "LISTINGS",
     "PARTIAL",
     "PIXELS",
     "SUMS",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 PIXELS, ASPECTS, SUMS, ABOUT = "images.u8", "aspect.f32", "sums.u32", "about.json"
-PARTIAL, HASHES = ".partial", "hashes"
+PARTIAL, HASHES, LISTINGS = ".partial", "hashes", "listings"
 CHUNK = 1 << 20  # bytes that a thread reads at once
 
 
@@ -67,8 +68,10 @@ def readable_size(count: int) -> str:
     """A number of bytes for people.
 
     >>> readable_size(2_317_000_000), readable_size(70_000)
-    ('2.32 GB', '0.07 MB')
+    ('2.32 GB', '70 kB')
     """
+    if count < 1e6:
+        return f"{count / 1e3:.0f} kB"
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 

@@ -6,12 +6,11 @@ import errno
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wingbar.data.store import find_images, is_image_name
+from wingbar.data.walking import Walked, is_image_name, walk
 
 __all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "spelt"]
 
@@ -83,26 +82,22 @@ class Arrangement(NamedTuple):
     """The images of a folder, and which of the folders in it are splits; none are where these are classes."""
 
     base: Path  # around all images
-    images: tuple[Path, ...]  # below base
+    images: tuple[str, ...]  # below base, with forward slashes
     train: tuple[str, ...] = ()  # folders below base
     test: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # folders of images that belong to neither
     linked: tuple[str, ...] = ()  # a sentence, if links lead out of the folder that was named
 
-    def part(self, split: str) -> list[tuple[Path, Path]]:
+    def part(self, split: str) -> Iterator[tuple[str, str]]:
         """The images of a split: as seen from base, and from the folder of the split."""
-        folders = [Path(name) for name in (self.train if split == "train" else self.test)]
-        return [
-            (image, image.relative_to(folder))
-            for folder in folders or [Path()]
-            for image in self.images
-            if image.is_relative_to(folder)
-        ]
+        for folder in (self.train if split == "train" else self.test) or ("",):
+            prefix = f"{folder}/" * bool(folder)
+            yield from ((image, image[len(prefix) :]) for image in self.images if image.startswith(prefix))
 
     def labelled(self, split: str) -> bool:
         """Whether every image of the split lies in one of several folders, or of at least one below a split's."""
-        inside = [seen for _, seen in self.part(split) if not is_loose(seen)]
-        return len(inside) == len(self.part(split)) and len({seen.parts[0] for seen in inside}) > (not self.train)
+        loose = any(is_loose(seen) for _, seen in self.part(split))
+        return not loose and len({_first(seen) for _, seen in self.part(split)}) > (not self.train)
 
     @property
     def note(self) -> str:
@@ -112,9 +107,14 @@ class Arrangement(NamedTuple):
         return f"{read}{tested}" + (f"; {_listed(self.left)} was left out" if self.left else "")
 
 
-def is_loose(image: Path) -> bool:
+def is_loose(image: str) -> bool:
     """Whether an image lies in no folder; a link to a folder that is gone is no image, but stands for some."""
-    return len(image.parts) == 1 and is_image_name(image)
+    return "/" not in image and is_image_name(image)
+
+
+def _first(image: str) -> str:
+    """The folder it lies in, or a link to one that is gone."""
+    return image.partition("/")[0]
 
 
 def _listed(folders: Iterable[str]) -> str:
@@ -126,12 +126,12 @@ def arrange(root: Path) -> Arrangement:
 
     So bus/, car/ and train/ are classes; train/ and test/ never are, nor is train/ alone.
     """
-    images = find_images(root)
-    base = _around(images, root)
-    seen = tuple(path.relative_to(base) for path in images)
-    names = sorted({path.parts[0] for path in seen if not is_loose(path)})
+    found = walk(root)
+    inner = _around(found.names)
+    base, seen = root / inner, tuple(name[len(inner) :] for name in found.names) if inner else found.names
+    names = sorted({_first(name) for name in seen if not is_loose(name)})
     roles = {name: role for name in names if (role := _role(name))}
-    linked = _linked(images, root)
+    linked = _linked(found, root)
     if not _are_splits(names, roles) or any(map(is_loose, seen)):
         return Arrangement(base, seen, linked=linked)
     train, tests, validations = (_called(roles, kind, seen) for kind in ("train", "test", "validation"))
@@ -141,25 +141,21 @@ def arrange(root: Path) -> Arrangement:
     return Arrangement(base, seen, learnt, tested, left, linked)
 
 
-def _linked(images: Iterable[Path], root: Path) -> tuple[str, ...]:
+def _linked(found: Walked, root: Path) -> tuple[str, ...]:
     """What is said of images that lie elsewhere: links in somebody's archive can lead to pictures of one's own."""
-    home = os.path.realpath(root)
-    real = cache(os.path.realpath)  # of folders, a few for many images
-    outside = [
-        path
-        for path in images
-        if not Path(os.path.realpath(path) if path.is_symlink() else real(path.parent)).is_relative_to(home)
-    ]
+    outside = found.outside
     count = f"{len(outside):,} images below {root} lie" if len(outside) > 1 else f"1 image below {root} lies"
-    return (f"{count} elsewhere, by links, first {outside[0]}",) if outside else ()
+    return (f"{count} elsewhere, by links, first {root / outside[0]}",) if outside else ()
 
 
-def _around(images: list[Path], root: Path) -> Path:
-    """The folder around all images, but no split's and none with images in it."""
-    inner = Path(os.path.commonpath([path.parent for path in images])).relative_to(root)
-    names = inner.parts if not any(is_loose(path.relative_to(root / inner)) for path in images) else inner.parts[:-1]
+def _around(images: Sequence[str]) -> str:
+    """The folder around all images, but no split's and none with images in it; nothing, or with a slash behind it."""
+    inner = os.path.commonpath({os.path.dirname(name) for name in images})
+    names = inner.split("/") if inner else []
+    if any(is_loose(name[len(inner) + bool(inner) :]) for name in images):
+        names = names[:-1]
     ends = [depth for depth, name in enumerate(names) if _role(name)]
-    return root.joinpath(*names[: min(ends, default=len(names))])
+    return "".join(f"{name}/" for name in names[: min(ends, default=len(names))])
 
 
 def _role(name: str) -> tuple[str, str] | None:
@@ -178,13 +174,13 @@ def _are_splits(names: Collection[str], roles: Mapping[str, tuple[str, str]]) ->
     return bool(train & test) or alone
 
 
-def _called(roles: Mapping[str, tuple[str, str]], kind: str, images: Iterable[Path]) -> tuple[str, ...]:
+def _called(roles: Mapping[str, tuple[str, str]], kind: str, images: Iterable[str]) -> tuple[str, ...]:
     """The folders of one kind, of Train/ and train/ only the first, and the inner one where a copy has them twice."""
     names = {name.casefold(): name for name in sorted(roles, reverse=True) if roles[name][0] == kind}
     return tuple(sorted(_innermost(name, images) for name in names.values()))
 
 
-def _innermost(name: str, images: Iterable[Path]) -> str:
-    inner = {path.parts[1] for path in images if path.parts[0] == name and len(path.parts) > 2}
-    loose = any(path.parts[0] == name and len(path.parts) == 2 for path in images)
+def _innermost(name: str, images: Iterable[str]) -> str:
+    parts = [path[len(name) + 1 :].split("/", 1) for path in images if path.startswith(f"{name}/")]
+    inner, loose = {part[0] for part in parts if len(part) > 1}, any(len(part) == 1 for part in parts)
     return f"{name}/{inner.pop()}" if not loose and {_role(part) for part in inner} == {_role(name)} else name

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -19,7 +19,46 @@ from torch import Tensor
 
 from wingbar.errors import UserError, known
 
-__all__ = ["Listing", "allot", "draw", "hold_out", "integers", "known", "matlab", "need", "rows", "table"]
+__all__ = [
+    "Listing",
+    "Paths",
+    "allot",
+    "chosen",
+    "draw",
+    "hold_out",
+    "integers",
+    "known",
+    "matlab",
+    "need",
+    "rows",
+    "table",
+]
+
+
+class Paths(Sequence[Path]):
+    """Names below a folder as paths, each made when it is asked for: a million would take half a GB."""
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root, self.names = root, names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, row: int) -> Path: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Paths: ...
+
+    def __getitem__(self, row: int | slice) -> Path | Paths:
+        return self.root / self.names[row] if isinstance(row, int) else Paths(self.root, self.names[row])
+
+
+def chosen(paths: Sequence[Path], rows: Sequence[int]) -> Sequence[Path]:
+    """Those of these rows."""
+    if isinstance(paths, Paths):
+        return Paths(paths.root, [paths.names[row] for row in rows])
+    return [paths[row] for row in rows]
 
 
 class Listing(NamedTuple):
@@ -36,9 +75,9 @@ class Listing(NamedTuple):
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     @property
-    def paths(self) -> list[Path]:
+    def paths(self) -> Paths:
         """The image files; none exist where `pixels` holds the images."""
-        return [self.root / name for name in self.names] if self.pixels is None else []
+        return Paths(self.root, self.names if self.pixels is None else ())
 
     @property
     def digest(self) -> str:

@@ -31,6 +31,7 @@ class Holder(NamedTuple):
     host: str
     process: int
     since: str
+    job: str = ""  # of SLURM, and how often that was begun anew
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} since {self.since}" if self.process else "another process"
@@ -71,8 +72,19 @@ def _take(path: Path, busy: Meet, unsure: Meet) -> tuple[FileIO, bool]:
 def _ask_whoever_was_here(holder: Holder, unsure: Meet, *, locked: bool) -> None:
     """Call `unsure` where a name in the file is no proof that its process is gone: a lock that we got is one here."""
     here = holder.host == socket.gethostname()
-    if holder != NOBODY and not (here and (locked or not lives(holder.process))):
+    if holder != NOBODY and not (here and (locked or not lives(holder.process))) and not _was_us(holder):
         unsure(holder)
+
+
+def _was_us(holder: Holder) -> bool:
+    """Whether it is of this very SLURM job, begun earlier and elsewhere: SLURM has ended that one before."""
+    (job, _, times), (own, _, now) = holder.job.partition("."), _job().partition(".")
+    return bool(own) and job == own and times != now
+
+
+def _job() -> str:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"{job}.{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else ""
 
 
 def _holder(file: FileIO) -> Holder:
@@ -88,7 +100,7 @@ def _sign(file: FileIO) -> None:
     """Write our name over whoever was here before; a full disk takes the name from the lock, not its force."""
     with suppress(OSError):
         file.truncate(0)
-        holder = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
+        holder = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), _job())
         file.write(json.dumps(holder._asdict()).encode())
 
 

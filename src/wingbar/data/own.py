@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,19 +18,18 @@ __all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
 
 def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence[str] = ()) -> Listing:
     """The images of a split, labelled by the folder directly below it; `classes` fixes the order of the labels."""
-    part = found.part(split)
-    if loose := [image for image, seen in part if is_loose(seen)]:
+    if loose := next((image for image, seen in found.part(split) if is_loose(seen)), ""):
         raise UserError(
-            f"{found.base / loose[0]} is in no class folder; read images without classes as `flat` (--data.name flat)"
+            f"{found.base / loose} is in no class folder; read images without classes as `flat` (--data.name flat)"
         )
-    labels = [seen.parts[0] for _, seen in part]
+    labels = [sys.intern(seen.partition("/")[0]) for _, seen in found.part(split)]
     order = tuple(classes) or tuple(sorted(set(labels)))
     if strange := set(labels).difference(order):
         raise UserError(
             f"{found.base} has the test class {min(strange)!r}, which train/ does not have; add it there or remove it"
         )
     number = {name: label for label, name in enumerate(order)}
-    names = tuple(image.as_posix() for image, _ in part)
+    names = tuple(image for image, _ in found.part(split))
     return Listing(found.base, names, integers(number[name] for name in labels), order, notes=_unusual(found))
 
 
@@ -70,12 +70,12 @@ def flat(root: Path, split: str, *, splits: str = "apart") -> Listing:
     known("value of splits", splits, ("apart", "joined"))
     found = arrange(root)
     if splits == "joined" or not found.train:
-        images = tuple((found.base / image).relative_to(root) for image in found.images)
-        found = Arrangement(root, images, linked=found.linked)
+        inner = found.base.relative_to(root)
+        found = Arrangement(root, tuple((inner / image).as_posix() for image in found.images), linked=found.linked)
     if split != "train" and not found.test:
         raise UserError(f"the images of {root} have no labels, so there is no {split} split; read `train`, or `folder`")
     note = f"{found.note}, without labels; for training on everything say --data.options splits=joined"
-    names = tuple(image.as_posix() for image, _ in found.part(split))
+    names = tuple(image for image, _ in found.part(split))
     return Listing(found.base, names, notes=(note, *found.linked) if found.train else found.linked)
 
 

@@ -35,6 +35,7 @@ class Dataset(NamedTuple):
     counts: Counts | None = None  # None: your own images, as many as you like
     variants: Mapping[str, Counts] = {}  # the counts under an option's value, where they differ
     download: Callable[[Path], object] | None = None
+    looks: bool = False  # the layout lists what it finds, so that nothing listed is missing
 
 
 def _by_torchvision(name: str) -> Callable[[Path], object]:
@@ -118,9 +119,12 @@ DATASETS: dict[str, Dataset] = {
         Counts(12000, 8580, 120),
     ),
     "folder": Dataset(
-        "a folder per class", own.folder, "put one folder per class in {root}, or in {root}/train and {root}/test"
+        "a folder per class",
+        own.folder,
+        "put one folder per class in {root}, or in {root}/train and {root}/test",
+        looks=True,
     ),
-    "flat": Dataset("a folder of images", own.flat, "put your images in {root}, nested as you like"),
+    "flat": Dataset("a folder of images", own.flat, "put your images in {root}, nested as you like", looks=True),
     "csv": Dataset(
         "a CSV file", own.csv_file, "give a CSV file with a column `path`, relative to it, and if known label and split"
     ),
@@ -143,7 +147,7 @@ def read(name: str, root: str | Path, split: str, *, download: bool = False, **o
         _download(dataset, where)
     with _one_sentence(dataset, where):
         listing = dataset.layout(where, split, **options)
-    _complete(listing, split, dataset.fetch.format(root=where))
+    _complete(listing, split, dataset.fetch.format(root=where), looked=dataset.looks)
     counts = next((dataset.variants[value] for value in options.values() if value in dataset.variants), dataset.counts)
     return listing._replace(notes=(*listing.notes, *_differences(listing, split, counts)))
 
@@ -200,14 +204,14 @@ def _one_sentence(dataset: Dataset, root: Path) -> Iterator[None]:
         raise UserError(f"{root} cannot be read as {dataset.title} ({error}); {fetch}") from error
 
 
-def _complete(listing: Listing, split: str, fetch: str) -> None:
+def _complete(listing: Listing, split: str, fetch: str, *, looked: bool) -> None:
     """Nothing, if there are images, every file listed is there and every label has a name.
 
     A link is there, wherever it leads: those that lead nowhere are unreadable images like others.
     """
     if not listing.names:
         raise UserError(f"{listing.root} has no {split} image; {fetch}")
-    if absent := [path for path in listing.paths if not path.is_file() and not path.is_symlink()]:
+    if not looked and (absent := [path for path in listing.paths if not path.is_file() and not path.is_symlink()]):
         raise UserError(f"{len(absent):,} of {len(listing.names):,} images are missing, first {absent[0]}; {fetch}")
     if listing.labels is not None and not 0 <= listing.labels.min() <= listing.labels.max() < len(listing.classes):
         span = f"{listing.labels.min()} to {listing.labels.max()}"

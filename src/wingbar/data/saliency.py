@@ -21,7 +21,8 @@ from torch.nn.functional import adaptive_avg_pool2d
 from wingbar.data.cache import SILENT, Reporter, kept
 from wingbar.data.decoding import Unreadable, decode_file
 from wingbar.data.parallel import in_order
-from wingbar.data.store import Store, find_images
+from wingbar.data.store import Store
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 
 __all__ = [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mimetypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from wingbar.data.contents import content_hashes
 from wingbar.data.decoding import Found, Picture, Unreadable, decode_all, decode_file, open_upright, prepare_pillow
-from wingbar.data.listing import Listing
+from wingbar.data.listing import Listing, chosen
 from wingbar.errors import UserError
 
 __all__ = [
@@ -27,14 +26,10 @@ __all__ = [
     "as_stored",
     "assemble",
     "decode",
-    "find_images",
-    "is_image_name",
     "open_rgb",
     "readable",
     "take",
 ]
-
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 
 
 @runtime_checkable
@@ -70,48 +65,6 @@ class Store(NamedTuple):
     saliency: UInt8[Tensor, "n side side"] | None = None  # where the foreground is, up to 255; only if somebody asks
 
 
-# --- which files -----------------------------------------------------------------------------------------------------
-
-
-def find_images(root: str | Path) -> list[Path]:
-    """Every image file below `root`, sorted, hidden ones left out; and links to files and folders that are gone."""
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
-    found = sorted(_walk(folder, set()))
-    if not found:
-        raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
-    return found
-
-
-def _walk(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Images below a folder: links are followed, but no folder is entered twice; hidden names are passed over."""
-    real = folder.resolve()
-    if real in seen:
-        return
-    seen.add(real)
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _walk(path, seen)
-        elif is_image_name(path) if path.is_file() else _was_image(path):
-            yield path
-
-
-def is_image_name(path: Path) -> bool:
-    """Whether a file is called as images are."""
-    return path.suffix.lower() in ENDINGS
-
-
-def _was_image(path: Path) -> bool:
-    """Whether this is a link that leads nowhere, and an image or a folder of them may have been there.
-
-    Nobody can look any more. A name such as `labels.csv` says that there was neither; `001.Albatross` does not.
-    """
-    return path.is_symlink() and (is_image_name(path) or mimetypes.MimeTypes().guess_type(path.name) == (None, None))
-
-
 # --- from files to images --------------------------------------------------------------------------------------------
 
 
@@ -144,7 +97,7 @@ def assemble(
     kept = readable(found, len(paths))
     broken = [Broken(paths[row], f"{paths[row].name}: {reason}") for row, reason in found.unreadable.items()]
     own = None if labels is None else labels[kept]
-    return Store(images, found.aspect, own, broken, [hashes[row] for row in kept], [paths[row] for row in kept])
+    return Store(images, found.aspect, own, broken, [hashes[row] for row in kept], chosen(paths, kept))
 
 
 def readable(found: Found, count: int) -> list[int]:
@@ -204,13 +157,14 @@ class Subset:
         return self.images[self.chosen[rows]]
 
 
-def take(store: Store, chosen: Int[Tensor, " m"]) -> Store:
+def take(store: Store, rows: Int[Tensor, " m"]) -> Store:
     """The chosen rows of a store, in the order given."""
-    images = store.images[chosen] if isinstance(store.images, Tensor) else Subset(store.images, chosen)
-    labels = None if store.labels is None else store.labels[chosen]
-    contents, paths = ([each[row] for row in chosen.tolist()] if each else () for each in (store.contents, store.paths))
-    maps = None if store.saliency is None else store.saliency[chosen]
-    return Store(images, store.aspect[chosen], labels, store.broken, contents, paths, maps)
+    images = store.images[rows] if isinstance(store.images, Tensor) else Subset(store.images, rows)
+    labels = None if store.labels is None else store.labels[rows]
+    contents = [store.contents[row] for row in rows.tolist()] if store.contents else ()
+    paths = chosen(store.paths, rows.tolist()) if store.paths else ()
+    maps = None if store.saliency is None else store.saliency[rows]
+    return Store(images, store.aspect[rows], labels, store.broken, contents, paths, maps)
 
 
 def as_stored(listing: Listing, store: Store) -> Listing:

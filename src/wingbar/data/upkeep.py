@@ -19,6 +19,7 @@ from rich.table import Table
 from wingbar.data.entry import (
     ABOUT,
     HASHES,
+    LISTINGS,
     PARTIAL,
     PIXELS,
     About,
@@ -142,7 +143,7 @@ def clear(root: Path, *, keys: Sequence[str] = (), unused_days: float = 0.0) -> 
         freed += _size(path)
         removed += not path.name.endswith(PARTIAL)
         _remove(path)
-    for folder in (root / HASHES, root / FEATURES) if not keys and not unused_days else ():
+    for folder in (root / HASHES, root / LISTINGS, root / FEATURES) if not keys and not unused_days else ():
         freed += _size(folder)
         shutil.rmtree(folder, ignore_errors=True)
     for lock in root.glob("*.lock"):

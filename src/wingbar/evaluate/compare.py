@@ -45,13 +45,13 @@ def difference(metric: str, first: Shaped[Tensor, " n"], second: Shaped[Tensor, 
     return Difference(metric, paired_bootstrap(second, first), mcnemar(second, first) if hits else None)
 
 
-def twins(candidates: Sequence[Candidate]) -> list[list[int]]:
-    """Places of runs that differ in nothing but their seed (and in what changes no result), two or more together."""
+def twins(runs: Sequence[tuple[str, Config | None]]) -> list[list[int]]:
+    """Places of runs, by recipe and config, that differ in nothing but their seed (and in what changes no result), two
+    or more together."""
     groups: dict[str, dict[int, int]] = {}
-    for place, candidate in enumerate(candidates):
-        if candidate.config is not None:
-            of_seed = groups.setdefault(candidate.recipe + but(candidate.config, "run.seed"), {})
-            of_seed.setdefault(candidate.config.run.seed, place)
+    for place, (recipe, config) in enumerate(runs):
+        if config is not None:
+            groups.setdefault(recipe + but(config, "run.seed"), {}).setdefault(config.run.seed, place)
     return [list(of_seed.values()) for of_seed in groups.values() if len(of_seed) > 1]
 
 
@@ -98,7 +98,7 @@ def _table(rows: Sequence[TableRow], metrics: Sequence[str]) -> Table:
     for candidate, scores, _ in rows:
         found = (scores.get(metric) for metric in metrics)
         table.add_row(candidate.name, *("–" if one is None else str(one.interval) for one in found))
-    for group in twins([row.candidate for row in rows]):
+    for group in twins([(row.candidate.recipe, row.candidate.config) for row in rows]):
         means = over_seeds([rows[place].scores for place in group])
         table.add_section()
         table.add_row(f"mean of {len(group)} seeds", *(str(means[metric]) for metric in metrics))

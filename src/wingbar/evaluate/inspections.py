@@ -52,13 +52,12 @@ def _enough(subject: Subject) -> int:
 
 def _begun(subject: Subject, rows: Int[Tensor, " few"]) -> Float[Tensor, "few dim"] | None:
     """Features of these training images before the run; None where the weights it began with are out of reach."""
-    store = subject.train.store
-    try:
-        begun = subject.candidate.begun
-        embedder = begun.load() if begun and subject.embedder.own is None else None
-    except UserError:
+    store, begun = subject.train.store, subject.candidate.begun
+    if begun is None or subject.embedder.own is not None:
         return None
-    if embedder is None:
+    try:
+        embedder = begun.load()
+    except UserError:
         return None
     images = (subject.prepare(store.images[some], store.aspect[some]) for some in torch.split(rows, FEW))
     with exact():

@@ -155,5 +155,7 @@ class Evaluate:
     """Images embedded at once."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    devices: int = 1
+    """Processes that share embedding and searching, one per GPU of this machine."""
     quiet: bool = False
     """Show neither bars nor notes."""

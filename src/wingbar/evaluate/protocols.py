@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from wingbar.metrics.paper import Probed, linear_paper
 from wingbar.metrics.retrieval import Gallery, retrieve
 from wingbar.metrics.scores import ProtocolResult, Score, class_means, percent, score
 from wingbar.models.encoder import embed_all
+from wingbar.together import divided
 from wingbar.train.machine import choose_autocast
 
 __all__ = ["ON_FEATURES", "PROTOCOLS"]
@@ -42,7 +43,9 @@ def _retrieval(subject: Subject, asked: Evaluate) -> ProtocolResult:
     labels, gallery = subject.test.labels.to(device), None
     if options.gallery == "train":
         gallery = Gallery(subject.features(subject.train), subject.train.labels.to(device))
-    found = retrieve(subject.features(subject.test), labels, gallery, neighbours=options.neighbours)
+    features = subject.features(subject.test)
+    with subject.setting.ranks.together():
+        found = retrieve(features, labels, gallery, neighbours=options.neighbours)
     facts = {"gallery": options.gallery, "skipped": found.skipped}
     scores = {"rank-1": found.rank1, "rank-5": found.rank5, "mAP": found.average_precision}
     return ProtocolResult(
@@ -52,7 +55,9 @@ def _retrieval(subject: Subject, asked: Evaluate) -> ProtocolResult:
 
 
 def _knn(subject: Subject, asked: Evaluate) -> ProtocolResult:
-    place = knn_places(*_splits(subject), k=asked.knn.k, temperature=asked.knn.temperature)
+    splits = _splits(subject)
+    with subject.setting.ranks.together():
+        place = knn_places(*splits, k=asked.knn.k, temperature=asked.knn.temperature)
     return ProtocolResult(
         {"kNN": score(place < 1, **vars(asked.knn)), "kNN top-5": score(place < 5, **vars(asked.knn))}
     )
@@ -86,8 +91,9 @@ def _linear(subject: Subject, asked: Evaluate) -> ProtocolResult:
 def _labels(subject: Subject, asked: Evaluate) -> ProtocolResult:
     train, labels, test, test_labels = _splits(subject)
     scores: dict[str, Score] = {}
-    with subject.bar("label fractions", len(_shown(labels, asked))) as bar:
-        for done, (name, draws) in enumerate(_shown(labels, asked).items(), start=1):
+    shown = _shown(labels, asked)
+    with subject.bar("label fractions", len(shown)) as bar:
+        for done, (name, draws) in enumerate(shown.items(), start=1):
             place = linear_places(train, labels, test, test_labels, draws)
             scores |= _accuracies(f"linear {name}", place, subject, labels=draws.shape[1])
             bar.reach(done)
@@ -140,19 +146,22 @@ def _best_on_test(name: str, probe: Probed) -> dict[str, Score]:
 def _crop_features(subject: Subject, *, compiled: bool) -> Callable[[int], Float[Tensor, "train dim"]]:
     """Features of an epoch's crops; on CUDA by bf16 autocast, as rounding is small beside what a crop changes."""
     device, store, count = subject.setting.device, subject.train.store, len(subject.train.labels)
+    to = subject.scoring
     embedder: Callable[[Tensor], Tensor] = torch.compile(subject.embedder) if compiled else subject.embedder
     augment, autocast = crops(size=subject.size), choose_autocast("auto", device)
     parts = torch.arange(count).tensor_split(-(-count // CROPS))  # of nearly one size
 
-    def cropped(epoch: int) -> Iterator[Tensor]:
-        for part, rows in enumerate(parts):
+    def cropped(epoch: int, chosen: Sequence[int]) -> Iterator[Tensor]:
+        for part in chosen:
+            rows = parts[part]
             generator = torch.Generator(device).manual_seed(fold(subject.setting.seed, epoch, part))
             (images,) = augment(store.images[rows], store.aspect[rows], rows, generator)
             yield images.contiguous(memory_format=torch.channels_last)
 
     def embed(epoch: int) -> Tensor:
-        with autocast():
-            return embed_all(embedder, cropped(epoch), to=subject.scoring)
+        with autocast(), subject.setting.ranks.together():
+            (features,) = divided(range(len(parts)), lambda some: (embed_all(embedder, cropped(epoch, some), to=to),))
+        return features
 
     return embed
 

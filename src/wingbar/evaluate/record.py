@@ -72,15 +72,14 @@ def write_result(out: Path, subject: Subject, protocol: str, result: ProtocolRes
     made_by = provenance(subject, protocol)
     file = _values_file(subject, protocol)
     save_tensors(out / file, _values(subject, result), metadata={"provenance": json.dumps(made_by)})
-    lines = [_line(metric, found) for metric, found in result.scores.items()]
-    lines += [{"metric": name, "value": value} for name, value in result.readings.items()]
-    lines += [{"metric": f"{protocol} in words", "words": result.words}] if result.words else []
-    made_by |= {"values": file, "time": time.time(), "lines": len(lines)}
-    append(out / "metrics.jsonl", [{**made_by, **line} for line in lines])
-
-
-def _line(metric: str, found: Score) -> dict[str, Any]:
-    return {"metric": metric, **found.interval._asdict(), "n": len(found.values), **found.facts}
+    found: list[dict[str, Any]] = [
+        {"metric": metric, **score.interval._asdict(), "n": len(score.values), **score.facts}
+        for metric, score in result.scores.items()
+    ]
+    found += [{"metric": name, "value": value} for name, value in result.readings.items()]
+    found += [{"metric": f"{protocol} in words", "words": result.words}] if result.words else []
+    made_by |= {"values": file, "time": time.time(), "lines": len(found)}
+    append(out / "metrics.jsonl", [made_by | one for one in found])
 
 
 def _values_file(subject: Subject, protocol: str) -> str:
@@ -122,8 +121,9 @@ def _is_ours(line: Line) -> bool:
 def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | None:
     """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
     made_by = provenance(subject, protocol)
-    same = {name: value for name, value in made_by.items() if name not in TELLS}
-    lines = [line for line in evaluation_lines(out) if _holds(line, same) and holds(line, NUMBER, "time")]
+    same = [(name, value) for name, value in made_by.items() if name not in TELLS]
+    every = [line for line in evaluation_lines(out) if holds(line, NUMBER, "time")]
+    lines = [line for line in every if all(line.get(name) == value for name, value in same)]
     latest = [line for line in lines if line["time"] == lines[-1]["time"]]
     if not latest or len(latest) != latest[0].get("lines", len(latest)):  # 0.2's first ones do not say
         return None
@@ -139,10 +139,6 @@ def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | 
     readings = {line["metric"]: line["value"] for line in latest if "low" not in line and "value" in line}
     words = [sentence for line in latest for sentence in line.get("words", ())]
     return ProtocolResult(scores, readings=readings, words=tuple(words))
-
-
-def _holds(line: Line, facts: dict[str, Any]) -> bool:
-    return all(line.get(name) == value for name, value in facts.items())
 
 
 def _read_score(line: Line, values: Tensor, made_by: dict[str, Any]) -> Score:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from wingbar.config.settings import Config, changed
 from wingbar.evaluate.compare import TableRow
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.evaluate.record import write_result
 from wingbar.evaluate.splits import find_sources, open_split
 from wingbar.evaluate.subject import Subject, summon
-from wingbar.evaluate.wanted import chosen, resolve
+from wingbar.evaluate.wanted import Wanted, chosen, resolve
 from wingbar.metrics.scores import Score
+from wingbar.process import ranks
+from wingbar.train.distributed import Ranks, joined
 
 __all__ = ["Examined", "examine", "sit"]
 
@@ -26,11 +29,18 @@ class Examined(NamedTuple):
 
 
 def examine(asked: Evaluate) -> Examined:
-    """Every encoder on every protocol, on one data set."""
+    """Every encoder on every protocol, on one data set; by as many ranks as were started, of which one writes."""
     wanted, config, out = resolve(asked)
+    count = ranks() or asked.devices
+    company = changed(config, {"run.devices": count, "run.device": asked.device})
+    with joined(company, again="features are kept; give the same command again") as others:
+        return _examine(wanted, config, out, asked, others)
+
+
+def _examine(wanted: Sequence[Wanted], config: Config, out: Path, asked: Evaluate, others: Ranks) -> Examined:
     protocols, sources = chosen(asked.protocols), find_sources(config)
-    candidates, setting = summon(wanted, asked)
-    train, test = (open_split(config, source, setting.device, quiet=asked.quiet) for source in sources)
+    candidates, setting = summon(wanted, asked, others)
+    train, test = (open_split(config, source, setting.device, quiet=setting.quiet) for source in sources)
     if "attention" not in asked.protocols and not test.annotated:
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
     powers = [None, asked.power] if asked.whiten else [None]
@@ -43,10 +53,11 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
     scores, words = dict[str, Score](), list[str]()
     for name in protocols if subject.whiten is None else [name for name in protocols if name in ON_FEATURES]:
         result = PROTOCOLS[name](subject, asked)
-        write_result(out, subject, name, result)
+        if subject.setting.ranks.leads:
+            write_result(out, subject, name, result)
         scores |= result.scores
         words += result.words
-    candidate = (
-        subject.candidate if subject.whiten is None else subject.candidate._replace(config=None)
-    )  # no seed's twin
-    return TableRow(candidate._replace(name=subject.name), scores, words)
+    candidate = subject.candidate._replace(name=subject.name)
+    if subject.whiten is not None:
+        candidate = candidate._replace(config=None)  # no seed's twin
+    return TableRow(candidate, scores, words)

@@ -25,12 +25,14 @@ from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.weights import weights_hash
 from wingbar.models.whitening import HALF, Whitening, fit_whitening, whiten
+from wingbar.train.distributed import Ranks
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.progress import Bar
 
-__all__ = ["Setting", "Subject", "check_candidate", "prepared", "summon"]
+__all__ = ["Setting", "Subject", "exact", "prepared", "summon"]
 
 View = Literal["centre", "squash-crop", "squash"]
+ALONE = Ranks()
 CALIBRATION = 128  # images per batch whose statistics are averaged
 
 
@@ -47,6 +49,7 @@ class Setting:
     seed: int = 0
     cache: bool = True
     quiet: bool = False
+    ranks: Ranks = ALONE  # who look together
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Subject:
     @property
     def size(self) -> int:
         """Side of the images it sees."""
-        return _size(self.candidate, self.setting)
+        return self.setting.size or self.candidate.size
 
     @property
     def prepare(self) -> Prepare:
@@ -132,11 +135,13 @@ class Subject:
         """The trunk's own vectors, which are the features of most: maps and gradients are of these."""
         if self.embedder.own is None and self.embedder.whitening is None:
             return self._raw(split)
-        return self._embedded(lambda images: self.encoder(images).vector, split).to(self.scoring)
+        with self.setting.ranks.together():
+            return self._embed(split, lambda images: self.encoder(images).vector).to(self.scoring)
 
     def _raw(self, split: Split) -> Float[Tensor, "n dim"]:
         root = cache_root() if self.setting.cache else None
-        return kept(root, (*self._identity, split.content), partial(self._embed, split)).to(self.scoring)
+        seek = partial(kept, root, (*self._identity, split.content))
+        return self.setting.ranks.found(seek, lambda: self._embed(split, self.embedder)).to(self.scoring)
 
     @cached_property
     def _whitening(self) -> Whitening:
@@ -158,10 +163,7 @@ class Subject:
             statistics = weights_hash(_initial(self.candidate)) if setting.bn == "initial" else ""
         return self.weights, setting.bn, statistics, setting.view, str(self.size), setting.precision
 
-    def _embed(self, split: Split) -> Tensor:
-        return self._embedded(self.embedder, split)
-
-    def _embedded(self, model: Callable[[Tensor], Tensor], split: Split) -> Tensor:
+    def _embed(self, split: Split, model: Callable[[Tensor], Tensor]) -> Tensor:
         autocast = choose_autocast(self.setting.precision, self.setting.device)
 
         def embed(images: Tensor) -> Tensor:
@@ -192,7 +194,7 @@ def prepared(view: View, *, size: int) -> Prepare:
     return partial(views.centre, size=size)
 
 
-def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], Setting]:
+def summon(wanted: Sequence[Wanted], asked: Evaluate, ranks: Ranks = ALONE) -> tuple[list[Candidate], Setting]:
     """Everybody who is to be looked at, and how; whoever cannot be is refused before images are decoded for nothing."""
     setting = Setting(
         device=choose_device(asked.device),
@@ -203,23 +205,15 @@ def summon(wanted: Sequence[Wanted], asked: Evaluate) -> tuple[list[Candidate], 
         batch=asked.batch,
         seed=asked.seed,
         cache=asked.data.cache,
-        quiet=asked.quiet,
+        quiet=asked.quiet or not ranks.leads,
+        ranks=ranks,
     )
     candidates = [find_candidate(one, encoder=asked.encoder, weights=asked.weights, seed=asked.seed) for one in wanted]
     for candidate in candidates:
-        check_candidate(candidate, setting)
+        check_size(candidate.load().encoder, setting.size or candidate.size)
+        if setting.bn == "initial":
+            _initial(candidate)
     return candidates, setting
-
-
-def check_candidate(candidate: Candidate, setting: Setting) -> None:
-    """Refuse an encoder that cannot be loaded, take the images, or be given the statistics that are asked for."""
-    check_size(candidate.load().encoder, _size(candidate, setting))
-    if setting.bn == "initial":
-        _initial(candidate)
-
-
-def _size(candidate: Candidate, setting: Setting) -> int:
-    return setting.size or candidate.size
 
 
 def _initial(candidate: Candidate) -> Encoder:

@@ -26,10 +26,10 @@ OURS = tuple(
 )
 
 
-class _Offered(Mapping[str, Entry]):
+class _Offered(Mapping[str, Entry[Any]]):
     """Every method and wrapper by its name; read when it is asked for."""
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> Entry[Any]:
         return _entry(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _homes() -> dict[str, str]:
 
 
 @cache
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> Entry[Any]:
     home = f"{__name__}.{name}" if name in OURS else _home_of_another(name)
     module, _, attribute = home.partition(":")
     try:
@@ -88,7 +88,7 @@ class Part:
     settings: Any  # of the entry's dataclass
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Entry[Any]:
         """What is known of it."""
         return METHODS[self.name]
 

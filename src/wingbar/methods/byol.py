@@ -54,6 +54,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.methods import schedules
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import alignment, geometry
 from wingbar.methods.state import Average, Buffers
 from wingbar.models.encoder import Encoder
@@ -74,7 +75,7 @@ def build(encoder: Encoder, settings: BYOLSettings, context: Context) -> BYOL:
     )
 
 
-class BYOL(nn.Module):
+class BYOL(nn.Module, Base):
     """Student with a predictor, teacher without one; `momentum` is of how much of the training is done."""
 
     chance = 4.0  # of two squared distances between unit vectors that have nothing to do with each other
@@ -139,18 +140,6 @@ class BYOL(nn.Module):
         self.teacher_encoder.update(self.encoder, momentum=carries[0])
         self.teacher_projector.update(self.projector, momentum=carries[0])
 
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature of the student."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder, projector and predictor, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-            ParamGroup("predictor", list(self.predictor.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, projector=self.projector, predictor=self.predictor)

@@ -38,12 +38,12 @@ ENTRY = Entry(
 )
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from wingbar.data.batches import Sight
 from wingbar.data.geometry import Boxes, boxes_around, central_boxes, tight_boxes, whole_boxes
-from wingbar.data.views import Augment, Lookup
+from wingbar.data.views import Augment, Lookup, Number, Stored
 from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.types import Encodes, Method
 
@@ -86,22 +86,13 @@ class LocatedCrops(nn.Module):
         self.found = not every  # whether boxes say anything yet
 
     def forward(
-        self,
-        images: UInt8[Tensor, "batch 3 side side"],
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
+        self, images: Stored, aspect: Number, index: Int[Tensor, " batch"], generator: Generator
     ) -> tuple[Tensor, ...]:
         """The method's views, cropped around the boxes once these are found."""
         return self.some(images.__getitem__, aspect, index, generator, slice(None))
 
     def some(
-        self,
-        lookup: Lookup,
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-        own: slice,
+        self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
     ) -> tuple[Tensor, ...]:
         """Those of some rows of a batch."""
         draws = self.augment.draw(aspect, generator)

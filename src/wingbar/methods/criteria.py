@@ -6,12 +6,13 @@ The paper's method is `[GradCam(), LowVariance(dim)]`; its ablations are shorter
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from wingbar.methods.losses import full_precision, nt_xent, nt_xent_terms, unit_length, widened
+from wingbar.methods.losses import Comparison, full_precision, nt_xent, nt_xent_terms, unit_length, widened
 from wingbar.methods.perturb import minmax
 from wingbar.methods.state import Ring
 from wingbar.together import gather, own
@@ -34,46 +35,44 @@ __all__ = [
     "whole_batch",
 ]
 
+Rows = Float[Tensor, "batch dim"]  # one for each image
+
 
 # --- eq. 3: Grad-CAM of the self-supervised loss ---------------------------------------------------------------------
 
 
-def ascent(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def ascent(product: Rows) -> Rows:
     """ReLU(∂L/∂v · v), the paper's sign: dimensions whose removal would lower the loss."""
     return product.relu()
 
 
-def descent(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def descent(product: Rows) -> Rows:
     """ReLU(−∂L/∂v · v), the paper's words: dimensions that help to lower the loss (A5)."""
     return (-product).relu()
 
 
-def magnitude(product: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+def magnitude(product: Rows) -> Rows:
     """|∂L/∂v · v|: dimensions that matter either way (A5)."""
     return product.abs()
 
 
-def gradcam_score(
-    gradient: Float[Tensor, "batch dim"],
-    feature: Float[Tensor, "batch dim"],
-    rectify: Callable[[Tensor], Tensor] = ascent,
-) -> Float[Tensor, "batch dim"]:
+def gradcam_score(gradient: Rows, feature: Rows, rectify: Callable[[Tensor], Tensor] = ascent) -> Rows:
     """Eq. 3: η = ReLU(∂L_C/∂v · v)."""
     return rectify(gradient * feature)
 
 
-def own_term(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:
+def own_term(embedding: Tensor, second: Tensor, **how: Unpack[Comparison]) -> Float[Tensor, ""]:
     """Sum over images of each image's own loss, the other embeddings held fixed: what eq. 3 writes.
 
     Exact for a head without BatchNorm; through SimSiam's, images still meet in the batch statistics.
     """
     embedding, second = gather(embedding), gather(second)
-    return own(nt_xent_terms(embedding, embedding.detach(), second, **options)).sum()  # type: ignore[arg-type]
+    return own(nt_xent_terms(embedding, embedding.detach(), second, **how)).sum()
 
 
-def whole_batch(embedding: Tensor, second: Tensor, **options: object) -> Float[Tensor, ""]:
+def whole_batch(embedding: Tensor, second: Tensor, **how: Unpack[Comparison]) -> Float[Tensor, ""]:
     """The batch loss, in which image i is a negative of the others too (A6)."""
-    return nt_xent(embedding, second, **options) * len(embedding)  # type: ignore[arg-type]
+    return nt_xent(embedding, second, **how) * len(embedding)
 
 
 class GradCam(nn.Module):
@@ -94,7 +93,7 @@ class GradCam(nn.Module):
         super().__init__()
         self.eps, self.loss, self.rectify, self.stretch = eps, loss, rectify, stretch
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """Per image: 1 for the dimension with the highest score, 0 for those with the lowest."""
         feature, second = widened(probe.feature.detach(), probe.second().detach())
         feature = feature.clone().requires_grad_()
@@ -102,7 +101,7 @@ class GradCam(nn.Module):
             (gradient,) = torch.autograd.grad(self.loss(probe.project(feature), second), feature)
         return self.stretch(gradcam_score(gradient, feature.detach(), self.rectify))
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Nothing to remember."""
 
 
@@ -154,14 +153,14 @@ class LowVariance(nn.Module):
         self.bank = Ring(torch.zeros(size, dim))
         self.kappa, self.eps, self.spread, self.ready = kappa, eps, spread, min(ready, size)
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """The same for every image: 1 where the spread reaches κ, else the spread relative to the others."""
         if len(self.bank) < self.ready:
             return torch.ones_like(probe.feature, dtype=torch.float32)
         spread = self.spread(self.bank.seen)
         return torch.where(spread < self.kappa, minmax(spread), 1.0).expand(len(probe.feature), -1)
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Remember a batch of features in place of the oldest."""
         self.bank.push(feature)
 
@@ -173,9 +172,9 @@ class Uniform(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def importance(self, probe: Probe) -> Float[Tensor, "batch dim"]:
+    def importance(self, probe: Probe) -> Rows:
         """Zero everywhere."""
         return torch.zeros_like(probe.feature, dtype=torch.float32)
 
-    def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
+    def after_step(self, feature: Rows) -> None:
         """Nothing to remember."""

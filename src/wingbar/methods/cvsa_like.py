@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from wingbar.config.entry import TINY, Context, Entry, fixed
 
@@ -48,12 +47,13 @@ from torch.nn.functional import adaptive_avg_pool2d, log_softmax, normalize
 from wingbar.data.batches import Sight
 from wingbar.data.composite import swapped
 from wingbar.data.geometry import Boxes, grown, resample, tight_boxes
-from wingbar.data.views import Augment, Lookup
+from wingbar.data.views import Augment, Lookup, Number, Stored
 from wingbar.errors import UserError
+from wingbar.methods.kinds import Wrapper
 from wingbar.methods.losses import full_precision, widened
 from wingbar.models.encoder import frozen_statistics
 from wingbar.together import total
-from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Seen
+from wingbar.types import Batch, Method, Output, Seen
 
 __all__ = ["ENTRY", "AlignSettings", "Aligned", "SwappedForegrounds", "align", "attention", "share_of"]
 
@@ -90,23 +90,12 @@ class SwappedForegrounds:
         self.augment, self.maps, self.smallest = augment, maps, smallest
         self.boxes = boxes_of(maps)
 
-    def __call__(
-        self,
-        images: UInt8[Tensor, "batch 3 side side"],
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-    ) -> Seen:
+    def __call__(self, images: Stored, aspect: Number, index: Int[Tensor, " batch"], generator: Generator) -> Seen:
         """Views, and where the foreground is in each."""
         return self.some(images.__getitem__, aspect, index, generator, slice(None))
 
     def some(
-        self,
-        lookup: Lookup,
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-        own: slice,
+        self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
     ) -> Seen:
         """Those of some rows of a batch."""
         draws = [draw.rows(own) for draw in self.augment.draw(aspect, generator)]
@@ -150,21 +139,12 @@ def align(first: Map, second: Map, shares: Sequence[Share], *, temperature: floa
     return total(((there + back) * shown).sum()) / total(shown.sum()).clamp(min=1)
 
 
-class Aligned(nn.Module):
+class Aligned(nn.Module, Wrapper):
     """L = L_base + λ · L_align around any `base`; again a Method."""
 
     def __init__(self, base: Method, *, weight: float, temperature: float) -> None:
         super().__init__()
         self.base, self.weight, self.temperature = base, weight, temperature
-
-    @property
-    def encoder(self) -> Encodes:
-        """The base method's encoder."""
-        return self.base.encoder
-
-    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
-        """The base method's projection."""
-        return self.base.project(feature)
 
     def forward(self, batch: Batch) -> Output:
         """Losses: the base method's and `align`, weighted."""
@@ -181,19 +161,3 @@ class Aligned(nn.Module):
             chance = self.weight * align(blind, blind, shares, temperature=self.temperature)
         facts = {**base.facts, "chance/align": chance}
         return Output({**base.losses, "align": loss}, carry=base.carry, facts=facts)
-
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """The base method's."""
-        self.base.after_step(carries)
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The base method's."""
-        return self.base.probe(batch)
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The base method's."""
-        return self.base.embed(image)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """The base method's."""
-        return self.base.param_groups()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from wingbar.config.entry import TINY, Context, Entry, fixed
 from wingbar.config.sections import DataSettings, Optim
@@ -42,6 +40,7 @@ from torch.nn import functional
 
 from wingbar.data import views
 from wingbar.errors import UserError
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import feature_std, full_precision, uniformity, widened
 from wingbar.models.encoder import Encoder
 from wingbar.types import Batch, Output, ParamGroup
@@ -79,7 +78,7 @@ def index_loss(
     return functional.cross_entropy(wide, index, label_smoothing=smoothing)
 
 
-class DIET(nn.Module):
+class DIET(nn.Module, Base):
     """No second view, no teacher, no projector: the feature itself is what is compared."""
 
     def __init__(self, encoder: Encoder, *, images: int, smoothing: float = 0.8) -> None:
@@ -114,26 +113,12 @@ class DIET(nn.Module):
         """The loss of another embedding of the same images."""
         return index_loss(self._logits(embedding), target, smoothing=self.smoothing)
 
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """Nothing to remember."""
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and classifier, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("classifier", list(self.classifier.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, classifier=self.classifier)
 
 
-def _as_many_rows(classifier: nn.Linear, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def _as_many_rows(classifier: nn.Linear, state: dict[str, Tensor], prefix: str, *_: object) -> None:
     """Whoever looks at a finished run does not know of how many images it was: the saved rows tell."""
     saved = state.get(f"{prefix}weight")
     if saved is not None and len(saved) != classifier.out_features:

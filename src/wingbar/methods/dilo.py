@@ -47,7 +47,7 @@ from wingbar.data.batches import Sight
 from wingbar.data.colour import draw_chance, only
 from wingbar.data.composite import BACKGROUNDS, composite
 from wingbar.data.geometry import gaussian_blur
-from wingbar.data.views import Augment, Lookup
+from wingbar.data.views import Augment, Lookup, Number, Stored
 
 __all__ = ["ENTRY", "Composites", "DiLoSettings"]
 
@@ -75,22 +75,13 @@ class Composites:
     blur: float  # pixels of a map
 
     def __call__(
-        self,
-        images: UInt8[Tensor, "batch 3 side side"],
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
+        self, images: Stored, aspect: Number, index: Int[Tensor, " batch"], generator: Generator
     ) -> tuple[Tensor, ...]:
         """The method's views of composites."""
         return self.some(images.__getitem__, aspect, index, generator, slice(None))
 
     def some(
-        self,
-        lookup: Lookup,
-        aspect: Float[Tensor, " batch"],
-        index: Int[Tensor, " batch"],
-        generator: Generator,
-        own: slice,
+        self, lookup: Lookup, aspect: Number, index: Int[Tensor, " batch"], generator: Generator, own: slice
     ) -> tuple[Tensor, ...]:
         """Those of some rows of a batch."""
         draws, maps = self.augment.draw(aspect, generator), self.maps[index[own]][:, None] / 255

@@ -88,6 +88,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import full_precision, geometry, unit_length, widened
 from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder, check_size
@@ -188,7 +189,7 @@ class Taught(NamedTuple):
     mean: Tensor
 
 
-class DINO(nn.Module):
+class DINO(nn.Module, Base):
     """Student and teacher of one shape; the teacher, sharpened and centred, sees the first two views, the student all.
 
     The teacher's trunk is what is evaluated. What others compare, `project`, is the embedding before the prototypes.
@@ -253,21 +254,13 @@ class DINO(nn.Module):
         ):
             teacher.update(student, momentum=carries[0].momentum)
 
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last large one."""
-        return batch.second
-
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the teacher."""
         return self.teacher_encoder(image).vector
 
     def param_groups(self) -> list[ParamGroup]:
         """Encoder, projector and prototypes, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-            ParamGroup("prototypes", list(self.prototypes.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, projector=self.projector, prototypes=self.prototypes)
 
 
 def _entropies(target: Float[Tensor, "t n k"]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from wingbar.config.entry import TINY, Context, Entry
 
@@ -88,11 +88,12 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from wingbar.methods import criteria, perturb
+from wingbar.methods.kinds import Wrapper, beneath, innermost
 from wingbar.methods.losses import blind_loss, nt_xent, widened
-from wingbar.methods.synth import beneath, innermost, judge, noise_facts
+from wingbar.methods.synth import Carry, judge, noise_facts
 from wingbar.models.encoder import frozen_statistics
 from wingbar.together import gather, own, whole
-from wingbar.types import Batch, Encodes, Method, Output, ParamGroup, Targeted
+from wingbar.types import Batch, Method, Output, Targeted
 
 __all__ = ["ENTRY", "FeaturePairSettings", "FeaturePairs"]
 
@@ -123,14 +124,7 @@ def _criterion(settings: FeaturePairSettings, name: str, base: Method, context: 
     )
 
 
-class Remembered(NamedTuple):
-    """What after_step needs: the base method's part, and the features of all plain images."""
-
-    base: Any
-    feature: Tensor
-
-
-class FeaturePairs(nn.Module):
+class FeaturePairs(nn.Module, Wrapper):
     """L = L_C + ν·L(g(v + noise)) around any `base`, v being the plain image's feature; again a Method.
 
     L is the base's own loss towards its own target, or `each_other` between g(v) and g(v + noise).
@@ -153,15 +147,6 @@ class FeaturePairs(nn.Module):
         self.nu, self.std, self.length, self.each_other = nu, std, length, each_other
         self.register_buffer("running", torch.zeros(()))
 
-    @property
-    def encoder(self) -> Encodes:
-        """The base method's encoder."""
-        return self.base.encoder
-
-    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
-        """The base method's projection."""
-        return self.base.project(feature)
-
     def forward(self, batch: Batch) -> Output:
         """Losses: the base method's, and `pair`, weighted."""
         base = self.base(batch)
@@ -173,8 +158,7 @@ class FeaturePairs(nn.Module):
         facts = {**beneath(base.facts), **noise_facts(self.criteria, importances, feature.detach(), noise)}
         facts["chance/pair"] = self.nu * self._chance(base, len(feature))
         losses = {**beneath(base.losses), "pair": self.nu * loss}
-        remembered = Remembered(base.carry, gather(feature.detach()))
-        return Output(losses, carry=remembered, facts=facts, target=base.target)
+        return Output(losses, carry=Carry(base.carry, gather(feature.detach())), facts=facts, target=base.target)
 
     def _loss(self, feature: Tensor, noise: Tensor, base: Output) -> Tensor:
         perturbed = self.project(feature + noise)
@@ -202,7 +186,7 @@ class FeaturePairs(nn.Module):
         shape = whole(len(feature)), *feature.shape[1:]
         return std * own(torch.randn(shape, generator=generator, device=feature.device))
 
-    def after_step(self, carries: Sequence[Remembered]) -> None:
+    def after_step(self, carries: Sequence[Carry]) -> None:
         """The base method's state first, then the running length and each criterion's bank."""
         self.base.after_step([carry.base for carry in carries])
         for carry in carries:
@@ -210,18 +194,6 @@ class FeaturePairs(nn.Module):
             self.running.copy_(torch.where(self.running > 0, self.running.lerp(now, 1 - MOMENTUM), now))
             for criterion in self.criteria:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that the base method names."""
-        return self.base.probe(batch)
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The base method's feature."""
-        return self.base.embed(image)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """The base method's groups."""
-        return self.base.param_groups()
 
 
 def _mean_length(feature: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:

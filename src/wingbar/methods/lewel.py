@@ -84,6 +84,7 @@ from torch import Generator, Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods import schedules
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import alignment, geometry, info_nce, unit_length
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
@@ -229,7 +230,7 @@ class LEWELCarry(NamedTuple):
     keys: tuple[Tensor, ...]
 
 
-class LEWEL(nn.Module):
+class LEWEL(nn.Module, Base):
     """Student and teacher, each with its own maps; `momentum` is of how much of the training is done."""
 
     def __init__(
@@ -281,15 +282,6 @@ class LEWEL(nn.Module):
         for carry in carries:
             self.objective.remember(carry.keys)
 
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature of the student; heads and maps are for training."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder, heads and, where there are some, predictors; one schedule."""
-        groups = {"encoder": self.encoder, "heads": self.heads, "predictors": self.objective}
-        return [ParamGroup(name, own) for name, part in groups.items() if (own := list(part.parameters()))]
+        return groups_of(encoder=self.encoder, heads=self.heads, predictors=self.objective)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from wingbar.together import gather, in_company
 from wingbar.types import STD
 
 __all__ = [
+    "Comparison",
     "alignment",
     "as_is",
     "blind_loss",
@@ -41,6 +43,15 @@ __all__ = [
 
 Denominator = Callable[[Tensor, Tensor], Tensor]
 Scale = Callable[[Tensor], Tensor]
+Embeddings = Float[Tensor, "n k"]
+
+
+class Comparison(TypedDict, total=False):
+    """How a contrastive loss compares embeddings."""
+
+    temperature: float
+    denominator: Denominator
+    scale: Scale
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:
@@ -63,7 +74,7 @@ def as_is(embedding: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
     return embedding
 
 
-def centred(embedding: Float[Tensor, "n k"], *, scale: Scale = unit_length) -> Float[Tensor, "n k"]:
+def centred(embedding: Embeddings, *, scale: Scale = unit_length) -> Embeddings:
     """Each row without the mean of all, then scaled: a direction that every image shares tells none apart.
 
     >>> centred(torch.tensor([[7.0, 1.0], [7.0, 3.0]])).tolist()
@@ -83,8 +94,8 @@ def without_positive(positive: Float[Tensor, " n"], negatives: Float[Tensor, "n 
 
 
 def info_nce(
-    anchor: Float[Tensor, "n k"],
-    positive: Float[Tensor, "n k"],
+    anchor: Embeddings,
+    positive: Embeddings,
     negatives: Float[Tensor, "m k"],
     *,
     temperature: float = 0.2,
@@ -106,9 +117,9 @@ def info_nce(
 
 
 def nt_xent_terms(
-    anchor: Float[Tensor, "n k"],
-    first: Float[Tensor, "n k"],
-    second: Float[Tensor, "n k"],
+    anchor: Embeddings,
+    first: Embeddings,
+    second: Embeddings,
     *,
     temperature: float = 0.2,
     denominator: Denominator = with_positive,
@@ -128,13 +139,7 @@ def nt_xent_terms(
 
 
 def nt_xent(
-    first: Float[Tensor, "n k"],
-    second: Float[Tensor, "n k"],
-    *,
-    temperature: float = 0.2,
-    denominator: Denominator = with_positive,
-    scale: Scale = unit_length,
-    symmetric: bool = True,
+    first: Embeddings, second: Embeddings, *, symmetric: bool = True, **how: Unpack[Comparison]
 ) -> Float[Tensor, ""]:
     """Eq. 7 (SimCLR's loss): mean over anchors, each against the 2n − 1 other rows; `symmetric` takes all 2n anchors.
 
@@ -144,15 +149,12 @@ def nt_xent(
     >>> bool(torch.isclose(nt_xent(one, one), torch.tensor(9.0).log()))
     True
     """
-    options = {"temperature": temperature, "denominator": denominator, "scale": scale}
     first, second = gather(first), gather(second)
-    forward = nt_xent_terms(first, first, second, **options).mean()  # type: ignore[arg-type]
-    if not symmetric:
-        return forward
-    return (forward + nt_xent_terms(second, second, first, **options).mean()) / 2  # type: ignore[arg-type]
+    forward = nt_xent_terms(first, first, second, **how).mean()
+    return (forward + nt_xent_terms(second, second, first, **how).mean()) / 2 if symmetric else forward
 
 
-def negative_cosine(prediction: Float[Tensor, "n k"], target: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+def negative_cosine(prediction: Embeddings, target: Embeddings) -> Float[Tensor, ""]:
     """SimSiam's D: minus the mean cosine. The caller stops the target's gradient, in sight."""
     with full_precision(prediction):
         prediction, target = widened(prediction, target)
@@ -184,13 +186,13 @@ def blind_loss(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> float:
         return float(loss(torch.ones(batch, 1), torch.ones(batch, 1)))
 
 
-def alignment(first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+def alignment(first: Embeddings, second: Embeddings) -> Float[Tensor, ""]:
     """Mean squared distance of matching unit embeddings (Wang & Isola 2020): 0 is perfect, 2 is unrelated."""
     first, second = map(unit_length, widened(first, second))
     return (first - second).square().sum(dim=1).mean()
 
 
-def uniformity(embedding: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+def uniformity(embedding: Embeddings) -> Float[Tensor, ""]:
     """Log of the mean Gaussian potential between unit embeddings (Wang & Isola 2020): 0 is collapsed, −4 is uniform."""
     with full_precision(embedding):
         unit = unit_length(*widened(embedding))
@@ -204,16 +206,10 @@ def feature_std(feature: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
     return unit_length(*widened(feature)).std(dim=0, correction=0).mean()
 
 
-def geometry(
-    feature: Float[Tensor, "n d"], first: Float[Tensor, "n k"], second: Float[Tensor, "n k"]
-) -> dict[str, Tensor]:
+def geometry(feature: Float[Tensor, "n d"], first: Embeddings, second: Embeddings) -> dict[str, Tensor]:
     """What a base method reports of its space: spread of the features, alignment and uniformity of the embeddings."""
     feature, first, second = feature.detach(), first.detach(), second.detach()
-    return {
-        "feature_std": feature_std(feature),
-        "alignment": alignment(first, second),
-        "uniformity": uniformity(first),
-    }
+    return {"feature_std": feature_std(feature), "alignment": alignment(first, second), "uniformity": uniformity(first)}
 
 
 def psnr(rebuilt: Float[Tensor, "n 3 h w"], image: Float[Tensor, "n 3 h w"]) -> Float[Tensor, ""]:

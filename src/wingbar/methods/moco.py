@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from wingbar.config.entry import TINY, Context, Entry, fixed
 from wingbar.config.sections import Optim
@@ -89,7 +89,8 @@ from torch import Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods import losses
-from wingbar.methods.losses import geometry, info_nce
+from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.losses import Comparison, Embeddings, geometry, info_nce
 from wingbar.methods.schedules import keeping
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
@@ -126,20 +127,20 @@ def _recent(settings: MoCoSettings, context: Context) -> int:
 
 
 def against_past(
-    query: Float[Tensor, "n k"], key: Float[Tensor, "n k"], queue: Ring, *, recent: int | None = None, **options: Any
+    query: Embeddings, key: Embeddings, queue: Ring, *, recent: int | None = None, **how: Unpack[Comparison]
 ) -> Float[Tensor, ""]:
     """The queue as it is: this step's keys come in after the loss (official MoCo)."""
-    return info_nce(query, key, queue.newest(recent), **options)
+    return info_nce(query, key, queue.newest(recent), **how)
 
 
 def against_past_and_present(
-    query: Float[Tensor, "n k"], key: Float[Tensor, "n k"], queue: Ring, **options: Any
+    query: Embeddings, key: Embeddings, queue: Ring, **how: Unpack[Comparison]
 ) -> Float[Tensor, ""]:
     """This step's keys already in the queue, as in the paper's listing: every positive is a negative too (A3)."""
-    return info_nce(query, key, queue.after(gather(key)), **options)
+    return info_nce(query, key, queue.after(gather(key)), **how)
 
 
-class MoCo(nn.Module):
+class MoCo(nn.Module, Base):
     """Queries of view 1 against keys of view 2 by a slowly following teacher. One direction, as in the original.
 
     `splits` > 1 emulates shuffled BatchNorm on one device: queries and keys are normalised in sub-batches of different
@@ -202,17 +203,6 @@ class MoCo(nn.Module):
         for key in carries:
             self.queue.push(key)
 
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last large one, so that a third is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature of the query encoder."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, projector=self.projector)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wingbar.config.entry import TINY, Context, Entry
 
@@ -154,6 +154,7 @@ import torch
 from torch import Tensor, nn
 
 from wingbar.methods import criteria, losses, perturb, synth
+from wingbar.methods.kinds import comparing
 from wingbar.methods.rebuild import Rebuild, embed_as_is
 from wingbar.methods.synth import SynthPairs
 from wingbar.models import decoder
@@ -162,11 +163,7 @@ from wingbar.types import STD, Method, Network, Preparation
 
 __all__ = ["ENTRY", "DecoderSettings", "PairSettings", "ReadingSettings", "pairs_in"]
 
-STATISTICS = {
-    "frozen": frozen_statistics,
-    "shared": synth.shared_statistics,
-    "evaluation": evaluation_statistics,
-}
+STATISTICS = {"frozen": frozen_statistics, "shared": synth.shared_statistics, "evaluation": evaluation_statistics}
 PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space
 DECODER_INIT = {"evaluation": evaluation_mode, "batch": frozen_statistics}
@@ -225,7 +222,7 @@ def _remembered(
     return features
 
 
-def _contrast(settings: PairSettings) -> dict[str, Any]:
+def _contrast(settings: PairSettings) -> losses.Comparison:
     """The options both contrastive losses share."""
     return {
         "temperature": settings.temperature,
@@ -254,13 +251,13 @@ def _criterion(settings: PairSettings, name: str, base: Method, context: Context
 def _own_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss behind Grad-CAM."""
     if settings.readings.pair_loss == "native":
-        return synth.comparing(base).compare_own
+        return comparing(base).compare_own
     return partial(getattr(criteria, settings.readings.scope), **_contrast(settings))
 
 
 def _pair_loss(settings: PairSettings, base: Method) -> Callable[[Tensor, Tensor], Tensor]:
     if settings.readings.pair_loss == "native":
-        return synth.comparing(base).compare
+        return comparing(base).compare
     contrast = _contrast(settings)
     if settings.centred:
         contrast["scale"] = partial(losses.centred, scale=contrast["scale"])

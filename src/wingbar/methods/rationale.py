@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.errors import UserError
+from wingbar.methods.kinds import Wrapper, groups_of
 from wingbar.methods.losses import full_precision, widened
 from wingbar.models.encoder import Encoder, evaluation_mode, watched
 from wingbar.together import gather, total, whole
@@ -126,7 +126,7 @@ class Fitting:
 # --- the wrapper -----------------------------------------------------------------------------------------------------
 
 
-class Rationale(nn.Module):
+class Rationale(nn.Module, Wrapper):
     """A base method and a branch that learns where its loss looks; again a Method, whose feature the branch pools."""
 
     def __init__(
@@ -144,15 +144,6 @@ class Rationale(nn.Module):
         narrow = nn.Conv2d(base.encoder.dim, maps, kernel_size=1, bias=False)
         self.branch = nn.Sequential(narrow, nn.BatchNorm2d(maps), nn.ReLU())
 
-    @property
-    def encoder(self) -> Encodes:
-        """The base method's encoder."""
-        return self.base.encoder
-
-    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
-        """The base method's projection, of the plain mean."""
-        return self.base.project(feature)
-
     def forward(self, batch: Batch) -> Output:
         """Losses: the base method's, and the weighted fit."""
         assert isinstance(self.encoder, Encoder)  # whose passes can be watched
@@ -165,14 +156,6 @@ class Rationale(nn.Module):
         losses = {**base.losses, self.name: self.weight * total(fit) / views}
         return Output(losses, carry=base.carry, facts={**base.facts, f"{self.name}/target": told}, target=base.target)
 
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """The base method's state; the branch has none of its own."""
-        self.base.after_step(carries)
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that the base method names."""
-        return self.base.probe(batch)
-
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch k"]:
         """The map, pooled where the branch looks."""
         (feature_map,) = widened(self.encoder(image).map)
@@ -181,7 +164,7 @@ class Rationale(nn.Module):
 
     def param_groups(self) -> list[ParamGroup]:
         """The base method's groups and the branch."""
-        return [*self.base.param_groups(), ParamGroup("branch", list(self.branch.parameters()))]
+        return [*self.base.param_groups(), *groups_of(branch=self.branch)]
 
 
 def _explained(losses: Mapping[str, Tensor], maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

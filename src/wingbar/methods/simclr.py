@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wingbar.config.entry import TINY, Context, Entry, fixed, several_at_once
 from wingbar.config.sections import DataSettings, Optim
@@ -57,6 +57,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.data import views
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import blind_loss, geometry, nt_xent
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
@@ -85,7 +86,7 @@ def build(encoder: Encoder, settings: SimCLRSettings, context: Context) -> SimCL
     return SimCLR(encoder, head, loss=partial(nt_xent, temperature=settings.temperature))
 
 
-class SimCLR(nn.Module):
+class SimCLR(nn.Module, Base):
     """Both views go through encoder and head as one batch, so that BatchNorm sees them together, as in the original."""
 
     def __init__(self, encoder: Encoder, projector: nn.Module, *, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -108,20 +109,6 @@ class SimCLR(nn.Module):
         """The loss of another embedding of the same images, in place of the first view's."""
         return self.loss(embedding, target)
 
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """Nothing to remember."""
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last, so that a third one is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector, one schedule."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-        ]
+        return groups_of(encoder=self.encoder, projector=self.projector)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wingbar.config.entry import Context, Entry, fixed, several_at_once
 from wingbar.config.sections import Optim
@@ -42,6 +42,7 @@ ENTRY = Entry(
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from wingbar.methods.kinds import Base, groups_of
 from wingbar.methods.losses import geometry, negative_cosine
 from wingbar.models.encoder import Encoder, zero_init_residuals
 from wingbar.models.heads import mlp
@@ -57,7 +58,7 @@ def build(encoder: Encoder, settings: SimSiamSettings, context: Context) -> SimS
     return SimSiam(encoder, dim=settings.dim, hidden=settings.hidden)
 
 
-class SimSiam(nn.Module):
+class SimSiam(nn.Module, Base):
     """Three-layer projector with BatchNorm throughout, two-layer predictor; no teacher, no negatives."""
 
     def __init__(self, encoder: Encoder, *, dim: int = 2048, hidden: int = 512) -> None:
@@ -90,21 +91,7 @@ class SimSiam(nn.Module):
         """D(p(z), target): one half of the loss, of another embedding of the same images."""
         return negative_cosine(self.predictor(embedding), target)
 
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """Nothing to remember."""
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that criteria compare a plain image with: the last large one, so that a third is fresh (A24)."""
-        return batch.second
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature."""
-        return self.encoder(image).vector
-
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and projector follow the schedule; the predictor keeps its rate."""
-        return [
-            ParamGroup("encoder", list(self.encoder.parameters())),
-            ParamGroup("projector", list(self.projector.parameters())),
-            ParamGroup("predictor", list(self.predictor.parameters()), constant=True),
-        ]
+        predictor = ParamGroup("predictor", list(self.predictor.parameters()), constant=True)
+        return [*groups_of(encoder=self.encoder, projector=self.projector), predictor]

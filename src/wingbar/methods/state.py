@@ -37,7 +37,7 @@ class Average(nn.Module):
         """As usual, but one that evaluates always does."""
         return super().train(mode and not self.evaluates)
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: object) -> Any:
         """The copy's output, without a graph."""
         with torch.no_grad():
             return self.module(*inputs)

@@ -8,33 +8,31 @@ Noise goes where it does not matter for telling images apart, so the encoder bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from wingbar.methods.kinds import Wrapper, beneath, innermost
 from wingbar.methods.losses import blind_loss, nt_xent, objective, psnr, reconstruction
 from wingbar.methods.perturb import Noise
 from wingbar.methods.rebuild import blind_reconstruction
 from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, frozen_statistics
 from wingbar.together import gather, whole
-from wingbar.types import Batch, Comparing, Encodes, Method, Network, Output, ParamGroup, Probe
+from wingbar.types import Batch, Method, Network, Output, ParamGroup, Probe
 
 __all__ = [
     "Readings",
     "SynthPairs",
-    "beneath",
-    "comparing",
     "in_image",
     "in_one_call",
     "in_residual",
     "in_two_calls",
-    "innermost",
     "judge",
     "noise_facts",
     "shared_statistics",
@@ -42,6 +40,7 @@ __all__ = [
     "teacher_view",
 ]
 
+Feature = Float[Tensor, "batch dim"]  # and what else has a number for each of its dimensions
 Embed = Callable[[Tensor], Tensor]
 
 
@@ -76,16 +75,6 @@ def teacher_view(base: Method, view: Float[Tensor, "batch 3 h w"]) -> Float[Tens
     return innermost(base).teach(view)
 
 
-def innermost(method: Any) -> Any:
-    """The method without what is around it: it has the teacher, or the loss of its own."""
-    return innermost(method.base) if hasattr(method, "base") else method
-
-
-def comparing(method: Method) -> Comparing:
-    """The same, where it has a loss between two embeddings: the settings were checked for that."""
-    return cast("Comparing", innermost(method))
-
-
 def shared_statistics(module: Network) -> AbstractContextManager[None]:
     """BatchNorm's running statistics take part in the pass, as in the paper's listing (A13, A37)."""
     return nullcontext()
@@ -109,29 +98,17 @@ class Readings:
 
 
 DEFAULTS = Readings()
-OWN_NAMES = ("rebuild", "pair", "psnr", "noise_ratio", "twin_change")
-Value = TypeVar("Value")
-
-
-def beneath(base: Mapping[str, Value]) -> dict[str, Value]:
-    """What a wrapped method reports, renamed where it is itself a wrapper: its `pair` becomes `base/pair`.
-
-    >>> beneath({"base": 1, "pair": 2, "base/pair": 3})
-    {'base': 1, 'base/pair': 2, 'base/base/pair': 3}
-    """
-    wrappers = {name for name in base if name.split("/")[-1] in OWN_NAMES or name.startswith("perturbed/")}
-    return {f"base/{name}" if name in wrappers else name: value for name, value in base.items()}
 
 
 @torch.no_grad()
 def judge(
     criteria: Iterable[nn.Module],
     base: Method,
-    feature: Float[Tensor, "batch dim"],
+    feature: Feature,
     batch: Batch,
     *,
     second: Callable[[Any, Tensor], Tensor] = student_view,
-) -> list[Float[Tensor, "batch dim"]]:
+) -> list[Feature]:
     """Each criterion's importance of every dimension for every image."""
     probe = Probe(feature, base.project, lambda: second(base, base.probe(batch)))
     return [criterion.importance(probe) for criterion in criteria]  # type: ignore[operator]
@@ -155,7 +132,7 @@ class Carry(NamedTuple):
     feature: Tensor
 
 
-class SynthPairs(nn.Module):
+class SynthPairs(nn.Module, Wrapper):
     """L = L_C + α·L_R + ν·L_Cp around any `base`; again a Method. `criteria` say which dimensions to leave alone."""
 
     def __init__(
@@ -171,15 +148,6 @@ class SynthPairs(nn.Module):
         super().__init__()
         self.base, self.decoder, self.criteria = base, decoder, nn.ModuleList(criteria)
         self.alpha, self.nu, self.readings = alpha, nu, readings
-
-    @property
-    def encoder(self) -> Encodes:
-        """The base method's encoder."""
-        return self.base.encoder
-
-    def project(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch k"]:
-        """The base method's projection."""
-        return self.base.project(feature)
 
     def forward(self, batch: Batch) -> Output:
         """Losses: the base method's, `rebuild` (eq. 2, weighted) and `pair` (eq. 7, weighted)."""
@@ -219,19 +187,17 @@ class SynthPairs(nn.Module):
     def _embed_synthetic(self, image: Tensor) -> Tensor:
         return self.project(self.encoder(image).vector)
 
-    def importances(self, feature: Float[Tensor, "batch dim"], batch: Batch) -> list[Float[Tensor, "batch dim"]]:
+    def importances(self, feature: Feature, batch: Batch) -> list[Feature]:
         """Each criterion's importance of every dimension for every image. By default no buffer is touched."""
         with self.readings.encoder_statistics(self.base):
             return judge(self.criteria, self.base, feature, batch, second=self.readings.second)
 
-    def perturb(
-        self, feature: Float[Tensor, "batch dim"], importances: Sequence[Float[Tensor, "batch dim"]], seed: int
-    ) -> Float[Tensor, "batch dim"]:
+    def perturb(self, feature: Feature, importances: Sequence[Feature], seed: int) -> Feature:
         """v_p = v + one noise per criterion; drawn from the batch's own seed, never from the global stream."""
         generator = Generator(feature.device).manual_seed(seed)
         return self.readings.noise(feature, importances, [float(c.eps) for c in self.criteria], generator)  # type: ignore[arg-type]
 
-    def twin(self, perturbed: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
+    def twin(self, perturbed: Feature) -> Float[Tensor, "batch 3 size size"]:
         """x̂_p = h(v_p), by the same decoder as the rebuilt image."""
         with torch.set_grad_enabled(self.readings.pair_trains_decoder), self.readings.decoder_statistics(self.decoder):
             return self.decoder(perturbed)
@@ -246,14 +212,6 @@ class SynthPairs(nn.Module):
         for criterion in self.criteria:
             for carry in carries:
                 criterion.after_step(carry.feature)  # type: ignore[operator]
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The view that the base method names."""
-        return self.base.probe(batch)
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The base method's feature."""
-        return self.base.embed(image)
 
     def param_groups(self) -> list[ParamGroup]:
         """The base method's groups and the decoder."""

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.methods.losses import as_is
 from wingbar.metrics.cam import Gain, distinctness, grad_cam, likeness, nearest
 from wingbar.metrics.features import Prepare, prepared_images
 from wingbar.metrics.intervals import Interval, bootstrap, paired_bootstrap
@@ -98,35 +97,21 @@ class Mapped(NamedTuple):
 
 
 def attention_maps(
-    encoder: Encoder,
-    store: Store,
-    prepare: Prepare,
-    views: Views,
-    *,
-    project: Callable[[Tensor], Tensor] = as_is,
-    temperature: float = 0.2,
-    batch: int = 32,
-    seed: int = 0,
+    encoder: Encoder, store: Store, prepare: Prepare, views: Views, *, batch: int = 32, seed: int = 0
 ) -> Iterator[Mapped]:
     """Both kinds of map for every image of the store, batch by batch.
 
     `prepare` makes the plain view that is explained; the first of `views` is the second view of NT-Xent. `likeness` is
-    to the nearest neighbour among the images of the store. Neither depends on `batch`, if `project`, a head in
-    evaluation mode, treats images one by one.
+    to the nearest neighbour among the images of the store. Neither depends on `batch`.
     """
     device = next(encoder.parameters()).device
     first = _vectors(encoder, prepared_images(store, prepare, device=device, batch=CHUNK))
     second = second_vectors(encoder, store, views, seed=seed)
     partner = nearest(first)
-    with torch.no_grad():
-        embedded = project(first), project(second)
     rows = torch.arange(len(first), device=first.device)
     plain = prepared_images(store, prepare, device=device, batch=batch)
     for own, image in zip(torch.split(rows, batch), plain, strict=True):
-        gains = {
-            "likeness": likeness(first[partner[own]]),
-            "distinctness": distinctness(own, *embedded, temperature=temperature, project=project),
-        }
+        gains = {"likeness": likeness(first[partner[own]]), "distinctness": distinctness(own, first, second)}
         yield Mapped(own, image, explained(encoder, image, gains))
 
 

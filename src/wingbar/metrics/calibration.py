@@ -11,6 +11,7 @@ from torch import Tensor
 __all__ = ["calibration_error", "temperature"]
 
 WIDEST = 1e6  # temperatures lie between this and its inverse
+BINS = 15  # of confidence
 HALVINGS = 40  # of a range of 12 decades: the temperature is then exact to 11 digits
 
 
@@ -35,13 +36,13 @@ def temperature(logits: Float[Tensor, "n classes"], target: Int[Tensor, " n"]) -
     return math.exp(-(low + high) / 2)
 
 
-def calibration_error(probability: Float[Tensor, " n"], correct: Bool[Tensor, " n"], *, bins: int = 15) -> float:
+def calibration_error(probability: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> float:
     """Expected calibration error: the mean of |confidence − accuracy| over bins of equal width, weighted by images.
 
     >>> calibration_error(torch.tensor([0.75, 0.75, 0.5, 0.5]), torch.tensor([True, False, True, False]))
     0.125
     """
-    place = (probability.double() * bins).ceil().long().clamp(1, bins) - 1  # a bin has its upper edge
+    place = (probability.double() * BINS).ceil().long().clamp(1, BINS) - 1  # a bin has its upper edge
     gap = probability.double() - correct.double()
-    sums = torch.zeros(bins, dtype=torch.float64, device=gap.device).index_add_(0, place, gap)
+    sums = torch.zeros(BINS, dtype=torch.float64, device=gap.device).index_add_(0, place, gap)
     return round(float(sums.abs().sum()) / len(gap), 12)

@@ -15,7 +15,16 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.methods.losses import feature_std, uniformity, unit_length
 
-__all__ = ["Geometry", "SelfNegatives", "effective_rank", "geometry", "learnt", "self_negatives", "spread"]
+__all__ = [
+    "Geometry",
+    "SelfNegatives",
+    "directions",
+    "effective_rank",
+    "geometry",
+    "learnt",
+    "self_negatives",
+    "spread",
+]
 
 EPSILON = 1e-7  # RankMe's
 SMALL = 512  # rows of a matrix that a CPU has solved before a GPU has begun
@@ -62,7 +71,7 @@ def spread(vectors: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     return unit_length(vectors.float()).std(dim=0, correction=0) * vectors.shape[1] ** 0.5
 
 
-def effective_rank(vectors: Float[Tensor, "n k"], *, epsilon: float = EPSILON) -> float:
+def effective_rank(vectors: Float[Tensor, "n k"]) -> float:
     """RankMe (Garrido et al. 2023, eq. 1 and 2): exp(−Σ p ln p), p = σ / Σσ + ε, over the singular values σ.
 
     As published: vectors as they come, neither centred nor scaled. So a narrow cone has a low rank, too.
@@ -73,8 +82,12 @@ def effective_rank(vectors: Float[Tensor, "n k"], *, epsilon: float = EPSILON) -
     short = vectors.double() if len(vectors) <= vectors.shape[1] else vectors.double().T
     gram = short @ short.T
     gram = gram.cpu() if len(gram) <= SMALL else gram
-    sigma = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()  # singular values, ten times sooner
-    p = sigma / sigma.sum().clamp_min(torch.finfo(sigma.dtype).tiny) + epsilon
+    return directions(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt())  # singular values, ten times sooner
+
+
+def directions(spectrum: Float[Tensor, " axis"]) -> float:
+    """How many directions a spectrum amounts to: exp(−Σ p ln p), p = σ / Σσ + ε."""
+    p = spectrum / spectrum.sum().clamp_min(torch.finfo(spectrum.dtype).tiny) + EPSILON
     return float((-(p * p.log()).sum()).exp())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wingbar.data.store import Store
 from wingbar.errors import UserError
 from wingbar.models.encoder import embed_all, evaluation_mode
+from wingbar.together import divided, whole
 from wingbar.types import Method
 
 __all__ = ["Prepare", "copy_statistics", "embed_images", "embed_store", "prepared_images", "recalibrate"]
@@ -35,14 +36,28 @@ def embed_images(
     to: torch.device | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Float[Tensor, "n dim"]:
-    """What `embed` makes of every image of the store, `batch` at a time, as float32; on the CPU if not told where."""
-    images = prepared_images(store, prepare, device=device, batch=batch)
-    return embed_all(embed, images, to=to or torch.device("cpu"), progress=progress)
+    """What `embed` makes of every image of the store, `batch` at a time, as float32; on the CPU if not told where.
+
+    Processes in company do some of these batches each.
+    """
+    total, at_once = len(store.images), whole(1)
+
+    def embedded(parts: Sequence[Tensor]) -> tuple[Tensor]:
+        images = _prepared(store, prepare, parts, device=device)
+        told: Callable[[int], None] = lambda done: progress(min(total, at_once * done))  # noqa: E731
+        return (embed_all(embed, images, to=to or torch.device("cpu"), progress=told),)
+
+    (features,) = divided(torch.split(torch.arange(total), batch), embedded)
+    return features
 
 
 def prepared_images(store: Store, prepare: Prepare, *, device: torch.device, batch: int = 256) -> Iterator[Tensor]:
     """The images of a store in order, as an encoder wants them, on its device."""
-    for rows in torch.split(torch.arange(len(store.images)), batch):
+    return _prepared(store, prepare, torch.split(torch.arange(len(store.images)), batch), device=device)
+
+
+def _prepared(store: Store, prepare: Prepare, parts: Iterable[Tensor], *, device: torch.device) -> Iterator[Tensor]:
+    for rows in parts:
         aspect = store.aspect[rows.to(store.aspect.device)].to(device)
         yield prepare(store.images[rows].to(device), aspect)
 

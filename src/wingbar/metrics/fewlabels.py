@@ -20,6 +20,7 @@ from wingbar.errors import UserError
 from wingbar.metrics.calibration import calibration_error, temperature
 from wingbar.metrics.intervals import Interval, wilson
 from wingbar.metrics.knn import check_labelled
+from wingbar.metrics.labels import by_class
 from wingbar.metrics.linear import Linear, fit
 
 __all__ = [
@@ -87,16 +88,14 @@ def frame_of(vectors: Float[Tensor, "n dim"]) -> Frame:
     return Frame(mean, 1 / spread)
 
 
-def deal(target: Int[Tensor, " n"], *, folds: int = FOLDS, seed: int = 0) -> Int[Tensor, " n"]:
+def deal(target: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """A fold for every image, at random; those of a class go to folds in turn, so that none has all of a class.
 
     >>> sorted(deal(torch.tensor([4] * 5)).tolist())
     [0, 1, 2, 3, 4]
     """
-    shuffled = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed)).to(target.device)
-    by_class = shuffled[target[shuffled].argsort(stable=True)]
     dealt = torch.empty_like(target)
-    dealt[by_class] = torch.arange(len(target), device=target.device) % min(folds, len(target))
+    dealt[by_class(target, seed=0)] = torch.arange(len(target), device=target.device) % min(FOLDS, len(target))
     return dealt
 
 
@@ -239,7 +238,7 @@ def nearness(
 
     Probabilities cannot say "none of these": they add up to 1 however far away an image is.
     """
-    return (F.normalize(rooted(vectors.double()) - mean) @ centres.mT).amax(dim=1)
+    return (F.normalize(rooted(vectors.to(mean.dtype)) - mean) @ centres.mT).amax(dim=1)
 
 
 def _near_unseen(

@@ -25,6 +25,7 @@ from wingbar.data.placement import place
 from wingbar.data.store import Store, take
 from wingbar.data.views import centre, crops
 from wingbar.errors import UserError
+from wingbar.methods.kinds import Base
 from wingbar.metrics.intervals import Interval, wilson
 from wingbar.metrics.linear import stratified_fifth
 from wingbar.models.encoder import Encoder, check_size
@@ -87,7 +88,7 @@ class Finetuned(NamedTuple):
 # --- the method ------------------------------------------------------------------------------------------------------
 
 
-class Supervised(nn.Module):
+class Supervised(nn.Module, Base):
     """A `Method` that knows labels: cross-entropy of a linear classifier on the encoder's vector."""
 
     def __init__(self, encoder: Encoder, labels: Int[Tensor, " n"], *, classes: int, seed: int = 0) -> None:
@@ -106,17 +107,6 @@ class Supervised(nn.Module):
         logits = self.project(self.embed(batch.views[0])).float()
         chance = math.log(logits.shape[1])
         return Output({"label": F.cross_entropy(logits, self.labels[batch.index])}, facts={"chance/label": chance})
-
-    def after_step(self, carries: Sequence[Any]) -> None:
-        """Nothing to remember."""
-
-    def probe(self, batch: Batch) -> Float[Tensor, "batch 3 h w"]:
-        """The only view."""
-        return batch.views[0]
-
-    def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
-        """The pooled feature."""
-        return self.encoder(image).vector
 
     def param_groups(self) -> list[ParamGroup]:
         """Encoder and classifier, one schedule."""
@@ -155,10 +145,7 @@ def finetune(
     labels, classes = _labels(training, test)
     few = training if chosen is None else take(training, chosen)
     model = Supervised(
-        copy.deepcopy(encoder),
-        labels if chosen is None else labels[chosen],
-        classes=classes,
-        seed=fold(tuning.seed, 1),
+        copy.deepcopy(encoder), labels if chosen is None else labels[chosen], classes=classes, seed=fold(tuning.seed, 1)
     ).to(device)
     machine.compile(model)
     _learn(model.train(), place(few, device), tuning, machine, progress)

@@ -20,6 +20,7 @@ from wingbar.errors import UserError
 
 __all__ = ["Interval", "bootstrap", "mcnemar", "over_repeats", "paired_bootstrap", "student", "wilson"]
 
+Values = Bool[Tensor, " n"] | Float[Tensor, " n"]  # hits, or numbers
 Z = NormalDist().inv_cdf(0.975)  # 95 %, two-sided: 1.96
 
 
@@ -39,7 +40,7 @@ class Interval(NamedTuple):
         return f"{100 * self.value:.1f} ±{100 * side:.1f}"
 
 
-def wilson(correct: Bool[Tensor, " n"] | Float[Tensor, " n"]) -> Interval:
+def wilson(correct: Values) -> Interval:
     """The share of successes with Wilson's score interval, which stays within [0, 1] even if all or none succeed.
 
     >>> print(wilson(torch.tensor([True, True, True, False])))
@@ -66,20 +67,14 @@ def bootstrap(values: Float[Tensor, " n"], *, resamples: int = 1000, seed: int =
     return Interval(values.mean().item(), low, high)
 
 
-def paired_bootstrap(
-    a: Bool[Tensor, " n"] | Float[Tensor, " n"],
-    b: Bool[Tensor, " n"] | Float[Tensor, " n"],
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Interval:
+def paired_bootstrap(a: Values, b: Values) -> Interval:
     """Mean of a − b with its interval, both measured on the same images; they differ where it excludes 0.
 
     >>> print(paired_bootstrap(torch.tensor([True, True]), torch.tensor([False, False])))
     100.0 ±0.0
     """
     _same_count(a, b)
-    return bootstrap(a.double() - b.double(), resamples=resamples, seed=seed)
+    return bootstrap(a.double() - b.double())
 
 
 def mcnemar(a_correct: Bool[Tensor, " n"], b_correct: Bool[Tensor, " n"]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wingbar.errors import UserError
+from wingbar.together import divided
 
 __all__ = ["check_labelled", "check_splits", "cosines", "knn_correct", "knn_places", "places", "rows_at_once"]
+
+AT_ONCE = 2**27  # numbers that are held in float64
 
 
 def knn_correct(
@@ -53,11 +56,16 @@ def knn_places(
     if k < 1 or temperature <= 0:
         raise UserError(f"got k={k} and temperature={temperature}; kNN needs both above 0: raise them")
     classes, column = torch.unique(train_labels, return_inverse=True)
-    ballots = F.one_hot(column, len(classes)).double()
     chunk = chunk or rows_at_once(len(train))
-    votes = (_votes(part, ballots, k=k, temperature=temperature) for part in cosines(test, train, chunk=chunk))
-    parts = zip(votes, torch.split(test_labels, chunk), strict=True)
-    return torch.cat([places(part.where(part > 0, -torch.inf), classes, labels) for part, labels in parts])
+
+    def placed(parts: Sequence[Tensor]) -> tuple[Tensor]:
+        similarities = cosines(test, train, chunk=chunk, rows=torch.cat(tuple(parts)))
+        votes = (_votes(part, column, len(classes), k=k, temperature=temperature) for part in similarities)
+        own = zip(votes, parts, strict=True)
+        return (torch.cat([places(v.where(v > 0, -torch.inf), classes, test_labels[rows]) for v, rows in own]),)
+
+    (found,) = divided(torch.split(torch.arange(len(test), device=test.device), chunk), placed)
+    return found
 
 
 def places(
@@ -87,36 +95,51 @@ def cosines(
     """Cosine similarities of the queries, or of these `rows` of them, to the whole gallery, `chunk` at a time.
 
     In float64, beyond the reach of TF32, and rounded to nine decimals, so that equal features are equally similar on
-    every device. Held in memory are one gallery in float64 and one chunk.
+    every device. Held in memory are one gallery in float64 and one chunk; of a gallery that would take more than a GB,
+    such as a map of a file in fp16, as many rows as take that, again for each chunk.
     """
-    unit = gallery.to(torch.float64, copy=True)
-    unit /= torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12)  # in place: a second copy is large
+    blocks = torch.split(gallery, max(1, AT_ONCE // gallery.shape[1]))
+    held = [_unit(blocks[0])] if len(blocks) == 1 else None
     rows = torch.arange(len(queries), device=queries.device) if rows is None else rows
     for some in torch.split(rows, chunk):
-        yield (F.normalize(queries[some].double()) @ unit.T).round_(decimals=9)
+        query = F.normalize(queries[some].double())
+        found = query.new_empty(len(query), len(gallery))
+        start = 0
+        for unit in held or map(_unit, blocks):
+            torch.mm(query, unit.T, out=found[:, start : start + len(unit)])
+            start += len(unit)
+        yield found.round_(decimals=9)
+
+
+def _unit(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+    unit = rows.to(torch.float64, copy=True)
+    return unit.div_(torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12))  # a second copy is large
 
 
 def rows_at_once(gallery: int) -> int:
-    """Queries whose similarities to a gallery, and what is computed from them, take some 300 MB.
+    """Queries whose similarities to a gallery, and what is computed from them, take some 300 MB; of a million, 2 GB.
 
-    >>> rows_at_once(5794), rows_at_once(50_000)
-    (723, 83)
+    >>> rows_at_once(5794), rows_at_once(50_000), rows_at_once(1_000_000)
+    (723, 83, 32)
     """
-    return max(1, min(1024, 2**22 // gallery))
+    return max(32, min(1024, 2**22 // gallery))  # fewer would spend their time on reading the gallery
 
 
 def _votes(
     similarity: Float[Tensor, "query gallery"],
-    ballots: Float[Tensor, "gallery classes"],
+    column: Int[Tensor, " gallery"],
+    classes: int,
     *,
     k: int,
     temperature: float,
 ) -> Float[Tensor, "query classes"]:
     """The votes of each query's k nearest for each class, relative to the nearest one's vote of 1."""
-    nearest = similarity.topk(min(k, len(ballots))).values
-    weight = torch.exp((similarity - nearest[:, :1]) / temperature)
-    weight = weight.where(similarity >= nearest[:, -1:], 0)
-    return (weight @ ballots).round(decimals=9)  # a matrix product may add up equal votes unequally
+    nearest = similarity.topk(min(k, len(column))).values
+    query, voter = (similarity >= nearest[:, -1:]).nonzero(as_tuple=True)
+    weight = torch.exp((similarity[query, voter] - nearest[query, 0]) / temperature)
+    votes = similarity.new_zeros(len(similarity), classes)
+    votes.index_put_((query, column[voter]), weight, accumulate=True)
+    return votes.round_(decimals=9)  # equal votes may have been added up unequally
 
 
 def check_splits(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
@@ -137,7 +160,8 @@ def check_labelled(features: Tensor, labels: Tensor) -> None:
             f"got {len(features)} features and {len(labels)} labels; "
             "evaluation needs one label for each image, and at least one image: check the split"
         )
-    broken = int((~features.isfinite()).any(dim=1).sum())
+    parts = torch.split(features, max(1, AT_ONCE // features.shape[1]))  # a mark for every number would be large
+    broken = sum(int((~part.isfinite()).any(dim=1).sum()) for part in parts)
     if broken:
         raise UserError(
             f"got NaN or infinity in {broken} of {len(features)} features; "

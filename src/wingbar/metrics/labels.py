@@ -9,7 +9,13 @@ from torch import Tensor
 from wingbar.data.batches import fold
 from wingbar.errors import UserError
 
-__all__ = ["show_fraction", "show_shots"]
+__all__ = ["by_class", "show_fraction", "show_shots"]
+
+
+def by_class(labels: Int[Tensor, " n"], *, seed: int) -> Int[Tensor, " n"]:
+    """All rows class by class, those of each at random: drawn on the CPU, and so the same on every device."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    return shuffled[labels[shuffled].argsort(stable=True)]
 
 
 def show_fraction(
@@ -43,11 +49,10 @@ def _first(labels: Tensor, share: Int[Tensor, " n"], *, draws: int, seed: int) -
 
 
 def _places(labels: Int[Tensor, " n"], seed: int) -> Int[Tensor, " n"]:
-    """Each row's place in a random order of its class, drawn on the CPU and so the same on every device."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    """Each row's place in a random order of its class."""
+    rows = by_class(labels, seed=seed)
     _, column, count = torch.unique(labels, return_inverse=True, return_counts=True)
     first = count.cumsum(0) - count
     places = torch.empty_like(labels, dtype=torch.int64)
-    places[by_class] = torch.arange(len(labels), device=labels.device) - first[column[by_class]]
+    places[rows] = torch.arange(len(labels), device=labels.device) - first[column[rows]]
     return places

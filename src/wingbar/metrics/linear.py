@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wingbar.errors import UserError
 from wingbar.metrics.knn import check_splits, places
+from wingbar.metrics.labels import by_class
 from wingbar.metrics.minimise import minimise
 
 __all__ = ["Linear", "fit", "linear_places", "linear_probe", "objective", "stratified_fifth"]
@@ -48,19 +49,12 @@ def linear_probe(
     >>> linear_probe(train, labels, torch.tensor([[-1.0], [9.0]]), torch.tensor([5, 5])).tolist()
     [True, False]
     """
-    everything = torch.arange(len(train_labels), device=train.device)[None]
-    chosen = held_out if held_out is None else held_out[None]
-    place = linear_places(
-        train,
-        train_labels,
-        test,
-        test_labels,
-        everything,
-        weight_decay=weight_decay,
-        held_out=chosen,
-        iterations=iterations,
+    rows = torch.arange(len(train_labels), device=train.device)[None]
+    kept = held_out if held_out is None else held_out[None]
+    (place,) = linear_places(
+        train, train_labels, test, test_labels, rows, weight_decay=weight_decay, held_out=kept, iterations=iterations
     )
-    return place[0] < 1
+    return place < 1
 
 
 def linear_places(
@@ -106,10 +100,8 @@ def stratified_fifth(labels: Int[Tensor, " n"], *, seed: int = 0) -> Bool[Tensor
     >>> drawn[:5].sum().item(), drawn[5:].sum().item()
     (1, 2)
     """
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
     drawn = torch.zeros_like(labels, dtype=torch.bool)
-    drawn[by_class[::5]] = True
+    drawn[by_class(labels, seed=seed)[::5]] = True
     return drawn
 
 

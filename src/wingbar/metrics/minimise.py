@@ -22,6 +22,7 @@ Objective = Callable[[Points], tuple[Numbers, Points]]  # values and gradients
 SUFFICIENT, APPROXIMATE = 1e-4, 0.8  # Armijo's condition, and Hager and Zhang's where rounding hides the decrease
 ROUNDING = 1e-6  # of a value in float32, relative
 HALVINGS = 25
+MEMORY = 10  # steps that suggest the curvature
 
 
 class Pair(NamedTuple):
@@ -40,11 +41,9 @@ class State(NamedTuple):
     gradient: Points
 
 
-def minimise(
-    objective: Objective, start: Points, *, tolerance: Numbers, iterations: int, memory: int = 10
-) -> Float[Tensor, "problem rows columns"]:
+def minimise(objective: Objective, start: Points, *, tolerance: Numbers, iterations: int) -> Points:
     """The points at which no component of a problem's gradient exceeds its `tolerance`, or no step leads lower."""
-    state, history = State(start, *objective(start)), deque[Pair](maxlen=memory)
+    state, history = State(start, *objective(start)), deque[Pair](maxlen=MEMORY)
     moving = torch.ones_like(state.value, dtype=torch.bool)
     for _ in range(iterations):
         moving = moving & (state.gradient.abs().amax(dim=(1, 2)) > tolerance)

@@ -71,12 +71,12 @@ def make_pairs(method: SynthPairs, batch: Batch, names: Sequence[str]) -> Pairs:
     )
 
 
-def noise_ladder(method: SynthPairs, batch: Batch, count: int, *, scales: Sequence[float] = SCALES) -> Ladder:
+def noise_ladder(method: SynthPairs, batch: Batch, count: int) -> Ladder:
     """Twins of the first `count` images while every ε grows; the noise is one draw, only its size changes."""
     with torch.no_grad(), evaluation_mode(method):
         seen = _look(method, batch)
-        steps = [twins(method, seen, seen.importances, count, scale=scale) for scale in scales]
-        return _ladder(method, seen, "noise scale", [f"×{scale:g}" for scale in scales], steps)
+        steps = [twins(method, seen, seen.importances, count, scale=scale) for scale in SCALES]
+        return _ladder(method, seen, "noise scale", [f"×{scale:g}" for scale in SCALES], steps)
 
 
 def criterion_ladder(method: SynthPairs, batch: Batch, count: int) -> Ladder:

@@ -121,9 +121,9 @@ def drawn_regions(drawn: Drawn, crops: Crops, *, size: int) -> dict[str, Region]
 # --- where annotations of the originals lie in a view ----------------------------------------------------------------
 
 
-def upright_sizes(paths: Sequence[Path], *, workers: int = 0) -> Float[Tensor, "n 2"]:
+def upright_sizes(paths: Sequence[Path]) -> Float[Tensor, "n 2"]:
     """Width and height of each picture in pixels, from its file's head alone."""
-    found = list(in_order(upright_size, paths, workers=workers))
+    found = list(in_order(upright_size, paths))
     for path, size in zip(paths, found, strict=True):
         if isinstance(size, Unreadable):
             reason = f"{path.name}: {size.reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from wingbar.errors import UserError
 from wingbar.metrics.knn import check_splits, cosines, rows_at_once
+from wingbar.together import divided
 
 __all__ = ["Gallery", "Retrieval", "retrieve"]
 
@@ -53,15 +55,20 @@ def retrieve(
     among = gallery or Gallery(features, labels)
     check_splits(among.features, among.labels, features, labels)
     queries = _with_a_match(labels, among.labels, itself=gallery is None)
-    chunk, parts = chunk or rows_at_once(len(among.labels)), []
-    similarities = cosines(features, among.features, chunk=chunk, rows=queries)
-    for query, similarity in zip(torch.split(queries, chunk), similarities, strict=True):
-        relevant = labels[query, None] == among.labels
-        if gallery is None:  # itself, by index: a duplicate elsewhere stays
-            row = torch.arange(len(query), device=query.device)
-            similarity[row, query], relevant[row, query] = -torch.inf, False
-        parts.append(_rank(similarity.neg_(), relevant, keep=min(neighbours, len(among.labels) - (gallery is None))))
-    wrong, precision, nearest = (torch.cat(part) for part in zip(*parts, strict=True))
+    chunk, keep = chunk or rows_at_once(len(among.labels)), min(neighbours, len(among.labels) - (gallery is None))
+
+    def ranked(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        found = list[tuple[Tensor, ...]]()
+        similarities = cosines(features, among.features, chunk=chunk, rows=torch.cat(tuple(parts)))
+        for query, similarity in zip(parts, similarities, strict=True):
+            relevant = labels[query, None] == among.labels
+            if gallery is None:  # itself, by index: a duplicate elsewhere stays
+                row = torch.arange(len(query), device=query.device)
+                similarity[row, query], relevant[row, query] = -torch.inf, False
+            found.append(_rank(similarity.neg_(), relevant, keep=keep))
+        return tuple(torch.cat(part) for part in zip(*found, strict=True))
+
+    wrong, precision, nearest = divided(torch.split(queries, chunk), ranked)
     return Retrieval(wrong < 1, wrong < 5, precision, len(labels) - len(queries), queries, nearest)
 
 

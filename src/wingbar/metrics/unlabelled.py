@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from wingbar.errors import UserError
 from wingbar.methods.losses import alignment, centred
-from wingbar.metrics.collapse import EPSILON, effective_rank, geometry
+from wingbar.metrics.collapse import directions, effective_rank, geometry
 from wingbar.metrics.knn import cosines, rows_at_once
 from wingbar.models.whitening import fit_whitening, whiten
 
@@ -144,7 +144,7 @@ def _margins(first: Float[Tensor, "n dim"], second: Float[Tensor, "n dim"]) -> F
     return torch.cat(found)
 
 
-def lidar(first: Float[Tensor, "n dim"], second: Float[Tensor, "n dim"], *, delta: float = DELTA) -> float:
+def lidar(first: Float[Tensor, "n dim"], second: Float[Tensor, "n dim"]) -> float:
     """LiDAR (Thilak et al. 2023, eq. 1–3): effective rank of W⁻½ B W⁻½, images as classes and views as their samples.
 
     B is the covariance of the images' means, W that of the views around them plus δ; p = λ / Σλ + ε.
@@ -152,12 +152,10 @@ def lidar(first: Float[Tensor, "n dim"], second: Float[Tensor, "n dim"], *, delt
     one, other = first.double(), second.double()
     means, apart = (one + other) / 2, (one - other) / 2
     means = means - means.mean(dim=0)
-    within = apart.T @ apart / len(apart) + delta * torch.eye(one.shape[1], dtype=one.dtype, device=one.device)
+    within = apart.T @ apart / len(apart) + DELTA * torch.eye(one.shape[1], dtype=one.dtype, device=one.device)
     factor = torch.linalg.cholesky(within)
     half = torch.linalg.solve_triangular(factor, means.T, upper=False)  # L⁻¹ M: its Gram matrix has the same λ
-    share = torch.linalg.eigvalsh(half @ half.T / len(means)).clamp_min(0)
-    p = share / share.sum().clamp_min(torch.finfo(share.dtype).tiny) + EPSILON
-    return float((-(p * p.log()).sum()).exp())
+    return directions(torch.linalg.eigvalsh(half @ half.T / len(means)).clamp_min(0))
 
 
 # --- spectra ---------------------------------------------------------------------------------------------------------

@@ -72,9 +72,10 @@ def _double(image: Tensor) -> Tensor:
     return four.reshape(batch, channels, 2 * height, 2 * width)
 
 
-def _conv_norm_relu(width: int, wider: int) -> nn.Sequential:
-    convolution = nn.Conv2d(width, wider, 3, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(wider), nn.ReLU(inplace=True))
+def _convolved(width: int, wider: int, *, kernel: int = 3, relu: bool = True) -> nn.Sequential:
+    """Convolution, BatchNorm and ReLU."""
+    convolution = nn.Conv2d(width, wider, kernel, padding=kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(wider), *[nn.ReLU(inplace=True)] * relu)
 
 
 class LightDecoder(nn.Module):
@@ -97,8 +98,7 @@ class LightDecoder(nn.Module):
         widths = widths[: doublings + 1]
         self.seed = nn.Linear(dim, widths[0] * self.start**2)
         self.stages = nn.ModuleList(
-            nn.Sequential(_conv_norm_relu(wide, narrow), _conv_norm_relu(narrow, narrow))
-            for wide, narrow in pairwise(widths)
+            nn.Sequential(_convolved(wide, narrow), _convolved(narrow, narrow)) for wide, narrow in pairwise(widths)
         )
         self.last = nn.Conv2d(widths[-1], 3, 3, padding=1)
 
@@ -122,15 +122,11 @@ class _MirrorBlock(nn.Module):
         super().__init__()
         self.resize: Callable[[Tensor], Tensor] = _double if grow else nn.Identity()
         outer = 4 * inner
-        self.squeeze = nn.Sequential(
-            nn.Conv2d(width, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(inplace=True)
-        )
-        self.mix = _conv_norm_relu(inner, inner)
-        self.widen = nn.Sequential(nn.Conv2d(inner, outer, 1, bias=False), nn.BatchNorm2d(outer))
+        self.squeeze = _convolved(width, inner, kernel=1)
+        self.mix = _convolved(inner, inner)
+        self.widen = _convolved(inner, outer, kernel=1, relu=False)
         same = width == outer and not grow
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(nn.Conv2d(width, outer, 1, bias=False), nn.BatchNorm2d(outer))
-        )
+        self.shortcut = nn.Identity() if same else _convolved(width, outer, kernel=1, relu=False)
 
     def forward(self, image: Tensor) -> Tensor:
         branch = self.widen(self.mix(self.resize(self.squeeze(image))))

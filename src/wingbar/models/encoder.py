@@ -130,41 +130,31 @@ def _batch_norms(module: Network) -> Iterator[_BatchNorm]:
 
 
 @contextmanager
-def frozen_statistics(module: Network) -> Iterator[None]:
+def _off(parts: Iterable[nn.Module], switch: str) -> Iterator[None]:
+    """Inside, an attribute is false where it was true."""
+    on = [part for part in parts if getattr(part, switch)]
+    for part in on:
+        setattr(part, switch, False)
+    try:
+        yield
+    finally:
+        for part in on:
+            setattr(part, switch, True)
+
+
+def frozen_statistics(module: Network) -> AbstractContextManager[None]:
     """Inside, BatchNorm in training mode normalises with the batch but leaves its running statistics untouched."""
-    tracking = [norm for norm in _batch_norms(module) if norm.track_running_stats and norm.training]
-    for norm in tracking:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in tracking:
-            norm.track_running_stats = True
+    return _off((norm for norm in _batch_norms(module) if norm.training), "track_running_stats")
 
 
-@contextmanager
-def evaluation_mode(module: Network) -> Iterator[None]:
+def evaluation_mode(module: Network) -> AbstractContextManager[None]:
     """Inside, the whole module is in evaluation mode: running statistics, no dropout, no stochastic depth."""
-    training = [part for part in module.modules() if part.training]
-    module.train(False)
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
+    return _off(module.modules(), "training")
 
 
-@contextmanager
-def evaluation_statistics(module: Network) -> Iterator[None]:
+def evaluation_statistics(module: Network) -> AbstractContextManager[None]:
     """Inside, BatchNorm normalises with its running statistics, whatever the mode."""
-    training = [norm for norm in _batch_norms(module) if norm.training]
-    for norm in training:
-        norm.eval()
-    try:
-        yield
-    finally:
-        for norm in training:
-            norm.train()
+    return _off(_batch_norms(module), "training")
 
 
 @torch.no_grad()

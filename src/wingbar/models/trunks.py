@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import file_digest
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.error import HTTPError
 from urllib.parse import urlparse
 from urllib.request import Request, urlopen
@@ -47,29 +47,9 @@ def _read_resnet(trunk: models.ResNet, image: Tensor) -> Encoded:
     return _pooled(trunk.layer4(trunk.layer3(trunk.layer2(trunk.layer1(stem)))))
 
 
-def _read_features(trunk: Any, image: Tensor) -> Encoded:
-    return _pooled(trunk.features(image))
-
-
 def _read_convnext(trunk: models.ConvNeXt, image: Tensor) -> Encoded:
     feature_map = trunk.features(image)
     return Encoded(feature_map, trunk.classifier(trunk.avgpool(feature_map)).flatten(1))  # keeps its LayerNorm
-
-
-def _read_densenet(trunk: models.DenseNet, image: Tensor) -> Encoded:
-    return _pooled(trunk.features(image).relu())
-
-
-def _read_swin(trunk: models.SwinTransformer, image: Tensor) -> Encoded:
-    return _pooled(trunk.norm(trunk.features(image)).permute(0, 3, 1, 2))
-
-
-def _read_regnet(trunk: models.RegNet, image: Tensor) -> Encoded:
-    return _pooled(trunk.trunk_output(trunk.stem(image)))
-
-
-def _read_mnasnet(trunk: models.MNASNet, image: Tensor) -> Encoded:
-    return _pooled(trunk.layers(image))
 
 
 def _read_shufflenet(trunk: models.ShuffleNetV2, image: Tensor) -> Encoded:
@@ -100,7 +80,17 @@ def _resized_positions(embedding: Tensor, grid: tuple[int, ...]) -> Tensor:
     return torch.cat([embedding[:, :1], resized.flatten(2).mT], dim=1)
 
 
-def _read_timm(trunk: Any, image: Tensor) -> Encoded:
+class _Timm(Protocol):
+    """What all models of timm have."""
+
+    num_features: int
+
+    def forward_features(self, image: Tensor) -> Tensor: ...
+
+    def forward_head(self, activation: Tensor, *, pre_logits: bool) -> Tensor: ...
+
+
+def _read_timm(trunk: _Timm, image: Tensor) -> Encoded:
     """timm pools and normalises in its own head; where the head widens the vector, the map's mean is taken instead."""
     activation = trunk.forward_features(image)
     feature_map = _timm_map(trunk, activation, image)
@@ -111,7 +101,7 @@ def _read_timm(trunk: Any, image: Tensor) -> Encoded:
     return Encoded(feature_map, trunk.forward_head(activation, pre_logits=True))
 
 
-def _timm_map(trunk: Any, activation: Tensor, image: Tensor) -> Tensor:
+def _timm_map(trunk: _Timm, activation: Tensor, image: Tensor) -> Tensor:
     if activation.ndim == 3:  # tokens: prefix tokens first, then the patches row by row
         patches = activation[:, getattr(trunk, "num_prefix_tokens", 0) :]
         rows = round((patches.shape[1] * image.shape[2] / image.shape[3]) ** 0.5)
@@ -121,21 +111,21 @@ def _timm_map(trunk: Any, activation: Tensor, image: Tensor) -> Tensor:
 
 
 # Torchvision's families: how to read each, and which attribute is the classifier.
-_READERS: tuple[tuple[type[nn.Module], Callable[[Any, Tensor], Encoded], str], ...] = (
+_Families = type[nn.Module] | tuple[type[nn.Module], ...]
+_READERS: tuple[tuple[_Families, Callable[[Any, Tensor], Encoded], str], ...] = (
     (models.ResNet, _read_resnet, "fc"),
     (models.ConvNeXt, _read_convnext, "classifier.2"),
     (models.VisionTransformer, _read_vit, "heads.head"),
-    (models.SwinTransformer, _read_swin, "head"),
-    (models.RegNet, _read_regnet, "fc"),
-    (models.DenseNet, _read_densenet, "classifier"),
-    (models.EfficientNet, _read_features, "classifier"),
-    (models.MobileNetV2, _read_features, "classifier"),
-    (models.MobileNetV3, _read_features, "classifier"),
-    (models.MNASNet, _read_mnasnet, "classifier"),
+    (models.SwinTransformer, lambda swin, x: _pooled(swin.norm(swin.features(x)).permute(0, 3, 1, 2)), "head"),
+    (models.RegNet, lambda regnet, x: _pooled(regnet.trunk_output(regnet.stem(x))), "fc"),
+    (models.DenseNet, lambda densenet, x: _pooled(densenet.features(x).relu()), "classifier"),
+    (models.MNASNet, lambda mnasnet, x: _pooled(mnasnet.layers(x)), "classifier"),
     (models.ShuffleNetV2, _read_shufflenet, "fc"),
-    (models.VGG, _read_features, "classifier"),
-    (models.SqueezeNet, _read_features, "classifier"),
-    (models.AlexNet, _read_features, "classifier"),
+    (
+        (models.EfficientNet, models.MobileNetV2, models.MobileNetV3, models.VGG, models.SqueezeNet, models.AlexNet),
+        lambda plain, x: _pooled(plain.features(x)),
+        "classifier",
+    ),
 )
 
 
@@ -170,8 +160,8 @@ def _nearest(name: str) -> str:
 
 def _from_torchvision(name: str) -> Encoder:
     trunk = models.get_model(name, weights=None)
-    for family, read, classifier in _READERS:
-        if isinstance(trunk, family):
+    for families, read, classifier in _READERS:
+        if isinstance(trunk, families):
             trunk.set_submodule(classifier, nn.Identity())
             return Encoder(trunk, read, name=f"torchvision/{name}", dim=_width(trunk, read))
     raise UserError(f"wingbar cannot read the map of torchvision's {name}; timm may have it, see timm.list_models()")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -159,7 +159,7 @@ def _read_file(path: Path) -> tuple[Weights, dict[str, str]]:
     return _unwrapped(checkpoint, path), dict(metadata or {})
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickled(path: Path) -> object:
     """A checkpoint's content: tensors and plain values only, and the harmless arguments that DINO keeps beside them."""
     refuse_bomb(path)
     with path.open("rb") as file:
@@ -176,7 +176,7 @@ def _unpickled(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as weights ({type(error).__name__}); is it complete?") from error
 
 
-def _unwrapped(checkpoint: Any, path: Path) -> Weights:
+def _unwrapped(checkpoint: object, path: Path) -> Weights:
     """The innermost mapping of names to tensors."""
     for _ in range(DEPTH):
         if not isinstance(checkpoint, Mapping):

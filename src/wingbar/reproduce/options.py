@@ -41,6 +41,8 @@ class Reproduce:
     """Any torchvision or timm model."""
     weights: Annotated[str, tyro.conf.arg(name="encoder.weights")] = "IMAGENET1K_V1"
     """Where it starts: a local file, a weight's name in its library, or `random`."""
+    cells: tuple[str, ...] = ()
+    """Only cells with these keys, which --dry-run shows; the tables are of all."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(name="seed")] = (0,)
     """Every cell is made once with each."""
     epochs: Annotated[int | None, tyro.conf.arg(name="run.epochs")] = None
@@ -52,7 +54,7 @@ class Reproduce:
     device: tuple[str, ...] = ("auto",)
     """auto, cpu or cuda; several spread the cells: cuda:0 cuda:1."""
     jobs: int | None = None
-    """Cells made at once; one per device if not given, more share a device."""
+    """Cells made at once, on all GPUs if the device is auto; one per device if not given, more share a device."""
     report: bool = True
     """End with a report of the runs, an HTML file for each table and data set, where every cell is made."""
     dry_run: bool = False

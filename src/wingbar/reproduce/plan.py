@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import torch
 
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, key_of, named
+from wingbar.errors import known
 from wingbar.files import NUMBER, Line, holds
 from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
@@ -24,7 +27,7 @@ from wingbar.train.record import training_lines
 from wingbar.train.shelf import first_settings
 from wingbar.train.stages import first_passes, step_passes
 
-__all__ = ["Job", "Place", "estimated", "make_plan", "state_of"]
+__all__ = ["Job", "Place", "chosen_jobs", "devices_for", "estimated", "make_plan", "state_of"]
 
 State = Literal["finished", "interrupted", "new", "impossible"]
 
@@ -57,6 +60,13 @@ def make_plan(asked: Reproduce) -> list[Job]:
     return list(found.values())
 
 
+def chosen_jobs(jobs: Sequence[Job], asked: Reproduce) -> Sequence[Job]:
+    """Those whose cells are asked for by their keys; all if none is."""
+    for key in asked.cells:
+        known("cell", key, [job.cell.key for job in jobs])
+    return [job for job in jobs if not asked.cells or job.cell.key in asked.cells]
+
+
 def _cells(table: str, splits: Mapping[str, Splits], asked: Reproduce) -> list[Cell]:
     rows = chosen_rows(table, asked)
     datasets = [name for name in splits if name in (*TABLES[table].datasets, "lookalike")]
@@ -79,13 +89,13 @@ def estimated(jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list
     One process initialises a decoder once for all cells that begin with it. Of several each may do so by itself, and
     with a deadline the cell that would make it may be left out.
     """
-    processes = asked.jobs or len(asked.device)
-    sharers, once = -(-processes // len(asked.device)), processes == 1 and asked.minutes is None
+    devices = devices_for(asked)
+    sharers, once = -(-len(devices) // len(set(devices))), len(devices) == 1 and asked.minutes is None
     timed, decoders = [], set[str]()
     for job in jobs:
         seconds = 0.0
         if state_of(job.cell, recorded) in ("new", "interrupted"):
-            cell = job.cell._replace(config=changed(job.cell.config, {"run.device": asked.device[0]}))
+            cell = job.cell._replace(config=changed(job.cell.config, {"run.device": devices[0]}))
             decoder = _decoder_of(cell)
             seconds = sharers * remaining_seconds(
                 cell,
@@ -96,6 +106,14 @@ def estimated(jobs: Sequence[Job], recorded: Recorded, asked: Reproduce) -> list
             decoders.add(decoder)
         timed.append(job._replace(seconds=seconds))
     return timed
+
+
+def devices_for(asked: Reproduce) -> list[str]:
+    """The device of each process that makes cells."""
+    count, given = asked.jobs or len(asked.device), asked.device
+    if count > 1 and given == ("auto",) and choose_device("auto").type == "cuda":
+        given = tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+    return list(islice(cycle(given), count))
 
 
 def _decoder_of(cell: Cell) -> str:

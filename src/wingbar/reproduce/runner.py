@@ -10,19 +10,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
 from wingbar.data.locks import Holder, alone
+from wingbar.data.parallel import cores
 from wingbar.errors import Interrupted, UserError
 from wingbar.files import Line, NotWritten
 from wingbar.reproduce.bench.step import memory_given_back
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
-from wingbar.reproduce.plan import Job, Place, state_of
+from wingbar.reproduce.plan import Job, Place, devices_for, state_of
 from wingbar.reproduce.results import FAILED, append, read, read_all, write_values
 from wingbar.reproduce.tables import TABLES, measures, reported
 from wingbar.terminal import aside
@@ -34,25 +35,56 @@ class Taken(Exception):
     """Another process is at this cell."""
 
 
-def make_all(jobs: Sequence[Job], asked: Reproduce, *, deadline: float = math.inf) -> bool:
+def make_all(jobs: Sequence[Job], asked: Reproduce, *, deadline: float = math.inf) -> int:
     """Make every cell that is not finished and fits in before the deadline (of `time.time`), several at once if asked.
 
-    False: somebody wanted us to stop.
+    The exit code: 0, that of a signal by which somebody stopped us, or of a process that did not live to the end.
     """
-    count = asked.jobs or len(asked.device)
-    if count == 1:
-        return _work(jobs, asked, asked.device[0], deadline)
+    devices = devices_for(asked)
+    if len(devices) == 1:
+        return _work(jobs, asked, devices[0], deadline)
     context = multiprocessing.get_context("spawn")
     workers = [
-        context.Process(target=_worker, args=(jobs, asked, asked.device[number % len(asked.device)], deadline))
-        for number in range(count)
+        context.Process(target=_worker, args=(jobs, asked, device.partition(":")[0], deadline)) for device in devices
     ]
-    with _passing_signals_on(workers):
-        for worker in workers:
-            worker.start()
+    with _passing_signals_on(workers) as told:
+        for worker, device in zip(workers, devices, strict=True):
+            with _environment(_own(device, len(devices))):
+                worker.start()
         for worker in workers:
             worker.join()
-    return all(worker.exitcode == 0 for worker in workers)
+    return 128 + told[0] if told else max(_code(worker) for worker in workers)
+
+
+def _own(device: str, processes: int) -> dict[str, str]:
+    """What a process has in its environment: its own GPU, which it sees alone, or its share of the cores."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda":
+        return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // processes)))}
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return {"CUDA_VISIBLE_DEVICES": seen[int(number)] if seen[0] else number} if number else {}
+
+
+@contextmanager
+def _environment(own: Mapping[str, str]) -> Iterator[None]:
+    """Inside, a process is started with these, and deaf to Ctrl-C, which the parent passes on."""
+    before, heard = dict(os.environ), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)
+        for name in own.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _code(worker: BaseProcess) -> int:
+    """As a shell has it; a process that something else than a request to stop has ended is told."""
+    code = worker.exitcode or 0
+    if code < 0 and -code != signal.SIGTERM:
+        aside(f"wingbar: a process was killed by signal {-code} in the middle of a cell; the others went on")
+    return code if code >= 0 else 128 - code
 
 
 def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> None:
@@ -60,7 +92,12 @@ def _worker(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    sys.exit(0 if _work(jobs, asked, device, deadline) else 1)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        sys.exit(_work(jobs, asked, device, deadline))
+    except UserError as error:
+        aside(f"wingbar: {error}")
+        sys.exit(2)
 
 
 def _end_after(process: BaseProcess) -> None:
@@ -69,24 +106,26 @@ def _end_after(process: BaseProcess) -> None:
 
 
 @contextmanager
-def _passing_signals_on(workers: Sequence[BaseProcess]) -> Iterator[None]:
-    """Inside, a request to stop goes to the workers, who save what they have and end."""
+def _passing_signals_on(workers: Sequence[BaseProcess]) -> Iterator[list[int]]:
+    """Inside, a request to stop goes to the workers, who save what they have and end; gives the signals that came."""
+    told: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
+        told.append(number)
         for worker in workers:
             if worker.is_alive():
                 worker.terminate()
 
     before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> bool:
-    """Cell after cell. False: somebody wanted us to stop."""
+def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -> int:
+    """Cell after cell; the exit code, which says whether somebody stopped us."""
     for number, job in enumerate(jobs, start=1):
         if time.time() + job.seconds > deadline:
             continue
@@ -95,9 +134,9 @@ def _work(jobs: Sequence[Job], asked: Reproduce, device: str, deadline: float) -
                 _make_one(job, asked, device, tell=_teller(asked, f"cell {number} of {len(jobs)}"))
         except Taken:
             continue
-        except Interrupted:
-            return False
-    return True
+        except Interrupted as stop:
+            return 128 + stop.signal
+    return 0
 
 
 def _teller(asked: Reproduce, title: str) -> Callable[[str], None]:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rich.table import Table as Grid
 
+from wingbar.data.locks import alone
 from wingbar.errors import UserError
 from wingbar.metrics.reported import scores
 from wingbar.reproduce.cells import is_trained
 from wingbar.reproduce.options import Reproduce, roots
-from wingbar.reproduce.plan import Job, estimated, make_plan, state_of
+from wingbar.reproduce.plan import Job, chosen_jobs, estimated, make_plan, state_of
 from wingbar.reproduce.render import write_tables
 from wingbar.reproduce.results import FAILED, Recorded, read_all
 from wingbar.reproduce.runner import adopt, make_all
@@ -33,25 +34,34 @@ def work_through(asked: Reproduce) -> None:
     for device in asked.device:
         choose_device(device)  # it may not be here
     jobs = make_plan(asked)
+    own = chosen_jobs(jobs, asked)
     if asked.dry_run:
         recorded = read_all(asked.results)
-        Terminal().print(plan_table(estimated(jobs, recorded, asked), recorded))
-        for reason in dict.fromkeys(job.cell.splits.reason for job in jobs if job.cell.splits.reason):
+        Terminal().print(plan_table(estimated(own, recorded, asked), recorded))
+        for reason in dict.fromkeys(job.cell.splits.reason for job in own if job.cell.splits.reason):
             say(f"impossible: {reason}")
         return
     if asked.minutes is not None:
-        jobs = estimated(jobs, read_all(asked.results), asked)
-    to_the_end = make_all(jobs, asked, deadline=deadline)
+        own = estimated(own, read_all(asked.results), asked)
+    code = make_all(own, asked, deadline=deadline)
+    asked.results.mkdir(parents=True, exist_ok=True)
+    with alone(asked.results / ".tables.lock", busy=lambda holder: None):  # or an older table would replace a newer one
+        recorded = _draw_tables(jobs, asked)
+    for table in dict.fromkeys(asked.tables) if asked.report and _complete(jobs, recorded) else ():
+        for path in write_reports(table, jobs, recorded, asked):
+            say(f"{path}: pictures of the runs, to open in a browser.")
+    _farewell(own, recorded, code)
+
+
+def _draw_tables(jobs: Sequence[Job], asked: Reproduce) -> Recorded:
+    """Write and show the tables of all that is recorded by now."""
     adopt(jobs, asked)
     recorded = read_all(asked.results)
     for table in dict.fromkeys(asked.tables):
         paths = write_tables(asked.results, table, summarise(table, jobs, recorded, asked))
         say(paths[0].read_text(encoding="utf-8"))
         say(f"Written to {', '.join(map(str, paths))}; every number with its origin is in {table}.jsonl there.")
-    for table in dict.fromkeys(asked.tables) if asked.report and _complete(jobs, recorded) else ():
-        for path in write_reports(table, jobs, recorded, asked):
-            say(f"{path}: pictures of the runs, to open in a browser.")
-    _farewell(jobs, recorded, stopped=not to_the_end)
+    return recorded
 
 
 def _complete(jobs: Sequence[Job], recorded: Recorded) -> bool:
@@ -65,27 +75,28 @@ def _failed(job: Job, recorded: Recorded) -> bool:
 
 def plan_table(jobs: Sequence[Job], recorded: Recorded) -> Grid:
     """Every cell with its state and the minutes it will take, and their sum."""
-    grid = Grid("in", "row", "data", "seed", "state", "minutes", title="wingbar reproduce, nothing is run")
+    grid = Grid("cell", "in", "row", "data", "seed", "state", "minutes", title="wingbar reproduce, nothing is run")
     for job in jobs:
         cell, state = job.cell, state_of(job.cell, recorded)
         tables = ", ".join(dict.fromkeys(place.table for place in job.places))
         minutes = f"{job.seconds / 60:,.1f}" if state in ("new", "interrupted") else ""
-        grid.add_row(tables, job.places[0].row, cell.dataset, str(cell.seed), state, minutes)
+        grid.add_row(cell.key, tables, job.places[0].row, cell.dataset, str(cell.seed), state, minutes)
     grid.add_section()
-    grid.add_row("", "all together", "", "", "", f"{sum(job.seconds for job in jobs) / 60:,.1f}")
+    grid.add_row("", "", "all together", "", "", "", f"{sum(job.seconds for job in jobs) / 60:,.1f}")
     return grid
 
 
-def _farewell(jobs: Sequence[Job], recorded: Recorded, *, stopped: bool) -> None:
-    """What is left, and exit code 1 if cells failed."""
+def _farewell(jobs: Sequence[Job], recorded: Recorded, code: int) -> None:
+    """What is left; exit code 1 if cells failed, that of the signal if somebody stopped us."""
     left = [job for job in jobs if state_of(job.cell, recorded) != "finished"]
     failed = [job for job in left if _failed(job, recorded)]
-    if stopped or len(left) > len(failed):
+    if len(left) > len(failed):
         count = len(left) - len(failed)
         say(f"{count} of {len(jobs)} cells are not made yet; the same command goes on with them.")
     if failed:
         aside(f"wingbar: {len(failed)} of {len(jobs)} cells failed, see the table for the reasons")
-        sys.exit(1)
+    if code or failed:
+        sys.exit(code or 1)
 
 
 # --- the runs behind a table as reports to look at -------------------------------------------------------------------

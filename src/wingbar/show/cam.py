@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from wingbar.show.figures.cells import draw_attended
 from wingbar.show.figures.contents import Attended
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
-from wingbar.show.visit import Visit, short_names
+from wingbar.show.visit import Visit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,17 +43,22 @@ class _Looked(NamedTuple):
 
 
 def gather_attended(
-    subjects: Sequence[Subject], split: Split, rows: Int[Tensor, " n"], *, kind: Kind = "likeness", region: str | None
+    subjects: Mapping[str, Subject],
+    split: Split,
+    rows: Int[Tensor, " n"],
+    *,
+    kind: Kind = "likeness",
+    region: str | None = None,
 ) -> Attended:
     """Maps of these rows by every encoder, seen in the view of the first; energy and area as the protocol has them."""
-    looked = [_look(subject, split, rows, kind, region) for subject in subjects]
+    looked = [_look(subject, split, rows, kind, region) for subject in subjects.values()]
     size = looked[0].image.shape[-1]
     cams = torch.stack([enlarged(_stretched(one.cam), size).cpu() for one in looked])
     covers = [one.cover for one in looked if one.cover is not None]
     inside = [share(energy(one.cam), one.cover).cpu() for one in looked if one.cover is not None]
     return Attended(
         names=split.files(rows),
-        encoders=short_names([subject.candidate.name for subject in subjects]),
+        encoders=list(subjects),
         kind=kind,
         image=to_bytes(looked[0].image),
         cam=cams,
@@ -107,5 +112,5 @@ def _stretched(cam: Float[Tensor, "n size size"]) -> Float[Tensor, "n size size"
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     """One picture of all encoders, the runs' initialisations first."""
     options, rows = asked.cam, visit.choose(asked.images)
-    attended = gather_attended(visit.with_beginnings, visit.split, rows, kind=options.kind, region=options.region)
+    attended = gather_attended(visit.everyone, visit.split, rows, kind=options.kind, region=options.region)
     yield "cam", draw_attended(attended, THEMES[asked.theme], note=f"{visit.said(len(rows))}.")

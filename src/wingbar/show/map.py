@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,8 +20,8 @@ from wingbar.show.figures.contents import Flock
 from wingbar.show.figures.sheet import chart
 from wingbar.show.figures.style import LIGHT, THEMES, Style
 from wingbar.show.neighbours import class_title, likest_classes, pictures
-from wingbar.show.options import Show
-from wingbar.show.visit import Visit
+from wingbar.show.options import Map, Show
+from wingbar.show.visit import Visit, stem_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["PROJECTIONS", "Projected", "draw", "draw_map", "gather_flock", "pca", "room_beside"]
 
 FEWEST = 3  # points: fewer have no shape
-COLOURS = 6  # classes that can be told apart at a glance
+COLOURS = 6  # classes that can be told apart at a glance: where there are more, the most alike to the encoder
 SIDE = 48  # pixels of a thumbnail
 CHUNK = 256  # images read at once
 
@@ -42,17 +42,15 @@ class Projected(NamedTuple):
     how: str
 
 
-def gather_flock(subject: Subject, name: str, *, how: str = "pca", points: int = 2000, seed: int = 0) -> Flock:
-    """A map of the subject's test features, or of a random sample where there are more than `points`."""
-    split = subject.test
-    if min(len(split.labels), points) < FEWEST:
-        raise UserError(
-            f"a map needs {FEWEST} images or more; there are {len(split.labels)}, and {points} are asked for"
-        )
-    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
-    rows = order[:points].sort().values
+def gather_flock(name: str, subject: Subject, asked: Map, *, seed: int = 0) -> Flock:
+    """A map of the subject's test features, or of a random sample where there are more than are asked for."""
+    split, count = subject.test, len(subject.test.labels)
+    if min(count, asked.points) < FEWEST:
+        raise UserError(f"a map needs {FEWEST} images or more; there are {count}, and {asked.points} are asked for")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    rows = order[: asked.points].sort().values
     features = unit_length(subject.features(split).cpu()[rows].double())
-    projected = PROJECTIONS[how](features, seed)
+    projected = PROJECTIONS[asked.how](features, seed)
     labels = split.labels[rows] if split.labelled else None
     return Flock(
         encoder=name,
@@ -60,27 +58,17 @@ def gather_flock(subject: Subject, name: str, *, how: str = "pca", points: int =
         places=projected.places,
         label=labels,
         classes=[class_title(name) for name in split.classes],
-        thumbnail=_thumbnails(subject, rows),
-        of=len(split.labels),
-        marked=_marked(features, labels),
+        thumbnail=torch.cat([pictures(subject, split, few, SIDE) for few in torch.split(rows, CHUNK)]),
+        of=count,
+        marked=() if labels is None else tuple(likest_classes(features, labels, count=COLOURS)),
     )
 
 
-def _marked(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"] | None) -> tuple[int, ...]:
-    """Classes worth a colour: all of a few, else those the encoder finds most alike."""
-    return () if labels is None else tuple(likest_classes(features, labels, count=COLOURS))
-
-
-def _thumbnails(subject: Subject, rows: Int[Tensor, " n"]) -> UInt8[Tensor, "n 3 s s"]:
-    """What the encoder sees, but small."""
-    return torch.cat([pictures(subject, subject.test, few, SIDE) for few in torch.split(rows, CHUNK)])
-
-
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
-    """A map per encoder; where there are several, files are named after them."""
-    for subject, short, ending in visit.named:
-        flock = gather_flock(subject, short, how=asked.map.how, points=asked.map.points, seed=asked.seed)
-        yield f"map{ending}", draw_map(flock, THEMES[asked.theme])
+    """A map per encoder."""
+    for name, subject in visit.named.items():
+        flock = gather_flock(name, subject, asked.map, seed=asked.seed)
+        yield stem_of("map", name, visit.named), draw_map(flock, THEMES[asked.theme])
 
 
 # --- projections -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ precision, neither its worst nor its best. Without labels, queries are drawn at 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,7 @@ from wingbar.show.figures.contents import Neighbourhood, Ranking
 from wingbar.show.figures.sheet import MARGIN, Sheet, sheet, wrapped
 from wingbar.show.figures.style import LIGHT, THEMES, Style
 from wingbar.show.options import Show
-from wingbar.show.visit import Visit, short_names
+from wingbar.show.visit import Visit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,30 +47,25 @@ __all__ = [
 SIDE = 128  # of the pictures, pixels at most
 
 
-def gather_ranking(subjects: Sequence[Subject], split: Split, queries: Int[Tensor, " n"], *, count: int = 8) -> Ranking:
+def gather_ranking(
+    subjects: Mapping[str, Subject], split: Split, queries: Int[Tensor, " n"], *, count: int = 8
+) -> Ranking:
     """The `count` images of the split that each encoder finds nearest to these queries."""
-    first = subjects[0]
+    first, labels = next(iter(subjects.values())), split.labels.cpu()
     side = min(SIDE, first.size)
-    names = short_names([subject.candidate.name for subject in subjects])
-    found = [
-        _found(subject, split, queries, name=name, count=count, side=side)
-        for subject, name in zip(subjects, names, strict=True)
-    ]
-    return Ranking(pictures(first, split, queries, side), titles(split, queries), found)
 
+    def found(name: str, subject: Subject) -> Neighbourhood:
+        rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
+        return Neighbourhood(
+            encoder=name,
+            nearest=pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side),
+            labels=[titles(split, own) for own in rows],
+            right=labels[rows] == labels[queries, None] if split.labelled else None,
+            similarity=similarity,
+        )
 
-def _found(
-    subject: Subject, split: Split, queries: Int[Tensor, " n"], *, name: str, count: int, side: int
-) -> Neighbourhood:
-    rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
-    seen = pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side)
-    labels = split.labels.cpu()
-    return Neighbourhood(
-        encoder=name,
-        nearest=seen,
-        labels=[titles(split, own) for own in rows],
-        right=labels[rows] == labels[queries, None] if split.labelled else None,
-        similarity=similarity,
+    return Ranking(
+        pictures(first, split, queries, side), titles(split, queries), [found(*one) for one in subjects.items()]
     )
 
 
@@ -131,11 +126,11 @@ def class_title(name: str) -> str:
 
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
     """One picture of all encoders, the runs' initialisations first."""
-    count, split = asked.neighbours.count, visit.split
-    if count < 1 or len(split.labels) < 2:
-        raise UserError(f"{count} neighbours among {len(split.labels)} images cannot be shown; both must be larger")
-    queries = choose_queries(visit, asked.images)
-    ranking = gather_ranking(visit.with_beginnings, split, queries, count=count)
+    count = asked.neighbours.count
+    if count < 1:
+        raise UserError(f"{count} neighbours cannot be shown; give at least 1")
+    split, queries = visit.split, choose_queries(visit, asked.images)
+    ranking = gather_ranking(visit.everyone, split, queries, count=count)
     chosen = " from the classes that are confused most, the most confused first" if split.labelled else ""
     note = f"{visit.said(len(queries))}{chosen}, and the images nearest to them by cosine, itself left out."
     yield "neighbours", draw_ranking(ranking, THEMES[asked.theme], note=note)
@@ -143,10 +138,11 @@ def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
 
 def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
     """Images of the classes the first encoder confuses most, or any where nobody knows classes."""
-    split = visit.split
+    split, judge = visit.split, next(iter(visit.named.values()))
+    if len(split.labels) < 2:
+        raise UserError("a single image has no neighbours")
     if not split.labelled:
         return visit.choose(count)
-    judge = visit.subjects[0]
     labels = split.labels.to(judge.scoring)
     return confusable(retrieve(judge.features(split), labels), labels, count=count)
 

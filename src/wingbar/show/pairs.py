@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,9 +17,9 @@ from wingbar.evaluate.splits import Split
 from wingbar.metrics.pairs import criterion_ladder, make_pairs, noise_ladder
 from wingbar.show.figures.cells import draw_ladder, draw_pairs
 from wingbar.show.figures.contents import Ladder, Pairs
-from wingbar.show.figures.style import THEMES
+from wingbar.show.figures.style import THEMES, Style
 from wingbar.show.options import Show
-from wingbar.show.visit import Visit, file_name, short_names, spread_over_classes
+from wingbar.show.visit import Visit, short_names, spread_over_classes, stem_of
 from wingbar.train.afterwards import could_show_pairs, load_pairs, shows_pairs
 from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch, Seen
@@ -41,25 +40,16 @@ class Synthesised(NamedTuple):
 
 def makes_pairs(candidate: Candidate) -> bool:
     """Whether it is a run with a decoder."""
-    return (
-        candidate.folder is not None
-        and candidate.config is not None
-        and shows_pairs(candidate.folder, candidate.config)
-    )
+    folder, config = candidate.folder, candidate.config
+    return folder is not None and config is not None and shows_pairs(folder, config)
 
 
-def _could_make_pairs(candidate: Candidate) -> bool:
-    """Whether a decoder is there, or pairs in feature space to which one can be fitted."""
-    fits = candidate.config is not None and could_show_pairs(candidate.config)
-    return makes_pairs(candidate) or fits
-
-
-def gather_pairs(
-    folder: Path, config: Config, split: Split, rows: Int[Tensor, " n"], *, device: torch.device, seed: int = 0
-) -> Synthesised:
-    """The run in `folder` on these rows of a split."""
-    method = load_pairs(folder, device=device)
-    batch = _batch(config, split, rows, device, seed=seed)
+def gather_pairs(visit: Visit, candidate: Candidate, rows: Int[Tensor, " n"], *, seed: int = 0) -> Synthesised:
+    """What a run makes of these rows of the visit's split."""
+    assert candidate.folder is not None and candidate.config is not None  # as it makes pairs
+    split, device = visit.split, visit.setting.device
+    method = load_pairs(candidate.folder, device=device)
+    batch = _batch(candidate.config, split, rows, device, seed=seed)
     several = len(method.criteria) > 1
     return Synthesised(
         make_pairs(method, batch, split.files(rows)),
@@ -87,32 +77,30 @@ def _batch(config: Config, split: Split, rows: Int[Tensor, " n"], device: torch.
 
 
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:
-    """Three pictures of every run that makes pairs; where there are several, files are named after their runs."""
-    able = [candidate for candidate in visit.candidates if _could_make_pairs(candidate)]
+    """Three pictures of every run that makes pairs, or to whose pairs in feature space a decoder can be fitted."""
+    able = [one for one in visit.candidates if one.config and (makes_pairs(one) or could_show_pairs(one.config))]
     if not able:
         first = visit.candidates[0].name
         raise UserError(f"{first} makes no pairs; give a run with --wrappers pairs, or featurepairs")
-    rows, device = visit.choose(asked.images), visit.setting.device
-    for candidate, short in zip(able, short_names([candidate.name for candidate in able]), strict=True):
-        assert candidate.folder is not None and candidate.config is not None  # as it makes pairs
-        made = gather_pairs(candidate.folder, candidate.config, visit.split, rows, device=device, seed=asked.seed)
-        ending = f"-{file_name(short)}" if len(able) > 1 else ""
-        yield from _pages(made, short, ending, _note(visit, candidate.config, len(rows)), asked)
+    rows, names = visit.choose(asked.images), short_names([candidate.name for candidate in able])
+    for candidate, name in zip(able, names, strict=True):
+        made, note = gather_pairs(visit, candidate, rows, seed=asked.seed), _note(visit, candidate, len(rows))
+        for picture, page in _pages(made, name, note, THEMES[asked.theme]):
+            yield stem_of(picture, name, names), page
 
 
-def _pages(made: Synthesised, run: str, ending: str, note: str, asked: Show) -> Iterator[tuple[str, Figure]]:
-    style = THEMES[asked.theme]
-    yield f"pairs{ending}", draw_pairs(made.pairs, style, title=f"Pairs made by {run}", note=note)
-    under = f"{note} Under each twin, how much its pixels moved on average, of 1. ε ×1 is the noise of training."
-    title = f"Twins made by {run} as the noise grows"
-    yield f"pairs-noise{ending}", draw_ladder(made.noise, style, title=title, note=under)
+def _pages(made: Synthesised, run: str, note: str, style: Style) -> Iterator[tuple[str, Figure]]:
+    yield "pairs", draw_pairs(made.pairs, style, title=f"Pairs made by {run}", note=note)
+    under = f"{note} Under each twin, how much its pixels moved on average, of 1"
+    title, told = f"Twins made by {run} as the noise grows", f"{under}. ε ×1 is the noise of training."
+    yield "pairs-noise", draw_ladder(made.noise, style, title=title, note=told)
     if made.criteria:
-        under = f"{note} Under each twin, how much its pixels moved on average, of 1; every column has the same draw."
-        title = f"Twins made by {run}, by criterion"
-        yield f"pairs-criteria{ending}", draw_ladder(made.criteria, style, title=title, note=under)
+        title, told = f"Twins made by {run}, by criterion", f"{under}; every column has the same draw."
+        yield "pairs-criteria", draw_ladder(made.criteria, style, title=title, note=told)
 
 
-def _note(visit: Visit, config: Config, count: int) -> str:
-    seen = visit.side == "train" and visit.config.data.root == config.data.root
+def _note(visit: Visit, candidate: Candidate, count: int) -> str:
+    assert candidate.config is not None
+    seen = visit.side == "train" and visit.config.data.root == candidate.config.data.root
     trust = "the decoder was trained on: it rebuilds others less well" if seen else "the run never saw"
     return f"{visit.said(count)}, which {trust}."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from wingbar.evaluate.splits import Side, Split, open_split, open_splits
 from wingbar.evaluate.subject import Setting, Subject
 from wingbar.train.images import find_source
 
-__all__ = ["Visit", "file_name", "short_names", "spread_over_classes"]
+__all__ = ["Visit", "short_names", "spread_over_classes", "stem_of"]
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,27 @@ class Visit:
     opened: tuple[Split, Split] | None = None  # train and test, where somebody has opened them before
 
     @cached_property
-    def subjects(self) -> list[Subject]:
-        """The encoders on these images."""
-        return [Subject(candidate, *self._splits, self.setting) for candidate in self.candidates]
+    def named(self) -> dict[str, Subject]:
+        """The encoders on these images, by what they are called in pictures."""
+        names = short_names([candidate.name for candidate in self.candidates])
+        subjects = (Subject(candidate, *self._splits, self.setting) for candidate in self.candidates)
+        return dict(zip(names, subjects, strict=True))
+
+    @cached_property
+    def beginnings(self) -> dict[str, Subject]:
+        """What the runs among them began with, likewise: each initialisation once."""
+        begun: dict[str, Subject] = {}
+        for subject in self.named.values():
+            if subject.candidate.folder and (start := subject.candidate.begun):
+                began = replace(subject, candidate=start)
+                begun.setdefault(began.weights, began)
+        names = ["initialisation", *(f"initialisation {number}" for number in range(2, len(begun) + 1))]
+        return dict(zip(names, begun.values(), strict=False))
 
     @property
-    def named(self) -> list[tuple[Subject, str, str]]:
-        """Each encoder, what it is called in a picture, and the ending of its files' names: none if it is alone."""
-        names = short_names([candidate.name for candidate in self.candidates])
-        endings = [f"-{file_name(name)}" if len(names) > 1 else "" for name in names]
-        return list(zip(self.subjects, names, endings, strict=True))
+    def everyone(self) -> dict[str, Subject]:
+        """Before and after: the beginnings, then the encoders themselves."""
+        return self.beginnings | self.named
 
     @property
     def split(self) -> Split:
@@ -68,16 +79,6 @@ class Visit:
         train = open_split(self.config, find_source(self.config), device, quiet=quiet)
         return train, train
 
-    @cached_property
-    def with_beginnings(self) -> list[Subject]:
-        """All encoders, before them what the runs among them began with: each initialisation once."""
-        begun: dict[str, Subject] = {}
-        for subject in self.subjects:
-            if subject.candidate.folder:
-                start = _beginning(subject)
-                begun.setdefault(start.weights, start)
-        return [*begun.values(), *self.subjects]
-
     def choose(self, count: int) -> Int[Tensor, " chosen"]:
         """Rows of at most so many images, of as many classes as possible."""
         return spread_over_classes(self.split.labels, count, seed=self.setting.seed)
@@ -86,14 +87,6 @@ class Visit:
         """Which images a picture shows, for its caption."""
         whose = "training" if self.side == "train" else "test"
         return f"{count} of {len(self.split.labels):,} {whose} images"
-
-
-def _beginning(subject: Subject) -> Subject:
-    """A run's encoder before it was trained."""
-    candidate = subject.candidate
-    start = candidate.begun
-    assert start is not None  # runs know what they began with
-    return Subject(start, subject.train, subject.test, subject.setting)
 
 
 def spread_over_classes(labels: Int[Tensor, " n"], count: int, *, seed: int = 0) -> Int[Tensor, " chosen"]:
@@ -122,10 +115,11 @@ def short_names(names: Sequence[str]) -> list[str]:
     return last if len(set(last)) == len(set(names)) else list(names)
 
 
-def file_name(name: str) -> str:
-    """A name as part of a file's name.
+def stem_of(picture: str, name: str, among: Collection[str]) -> str:
+    """What the file of an encoder's picture is called, without its ending: after the encoder, too, if it is not alone.
 
-    >>> file_name("runs/a b")
-    'runs-a-b'
+    >>> stem_of("map", "a b", ["a b"]), stem_of("map", "runs/a b", ["runs/a b", "runs/c"])
+    ('map', 'map-runs-a-b')
     """
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return f"{picture}-{plain}" if len(among) > 1 else picture

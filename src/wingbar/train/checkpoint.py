@@ -43,6 +43,7 @@ def capture(
         "method": method.state_dict(),
         "metadata": _about(method.encoder),
         "optimizers": optimizers.state_dict(),
+        "scale": optimizers.scale.state_dict() if optimizers.scale else {},
         "views": views.state_dict() if isinstance(views, nn.Module) else {},
         "rng": {"cpu": torch.get_rng_state(), "cuda": _cuda_states()},
     }
@@ -65,6 +66,8 @@ def restore(state: dict[str, Any], method: Method, optimizers: Optimizers, *, vi
     """Put a captured state back."""
     method.load_state_dict(state["method"])
     optimizers.load_state_dict(state["optimizers"])
+    if optimizers.scale and state.get("scale"):  # begun in another precision, it finds a scale anew
+        optimizers.scale.load_state_dict(state["scale"])
     if isinstance(views, nn.Module):
         views.load_state_dict(state.get("views", {}))
     torch.set_rng_state(state["rng"]["cpu"])

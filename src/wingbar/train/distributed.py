@@ -12,10 +12,11 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,12 +32,13 @@ from wingbar.process import ranks as started
 from wingbar.terminal import aside
 from wingbar.together import in_company
 from wingbar.train.loop import After, Forward
-from wingbar.train.machine import choose_device
+from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
 __all__ = ["Ranks", "joined"]
 
+Part = TypeVar("Part")
 GONE = ("gloo", "NCCL", "Connection", "Broken pipe", "imed out")  # in what torch says when a rank does not answer
 
 
@@ -83,6 +85,42 @@ class Ranks:
     def own(self, rows: Tensor) -> Tensor:
         """This rank's part of something of the whole batch."""
         return rows.chunk(self.count)[self.rank]
+
+    def some(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """This rank's share of work in parts: as many as the others have, or one more or less."""
+        return parts[len(parts) * self.rank // self.count : len(parts) * (self.rank + 1) // self.count]
+
+    def join(self, rows: Tensor) -> Tensor:
+        """The rows of all, however many each has."""
+        counts = self.gather(torch.tensor([len(rows)])).tolist()
+        filled = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
+        parts = self.gather(filled).chunk(self.count)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def found(self, seek: Callable[[Callable[[], Tensor]], Tensor], make: Callable[[], Tensor]) -> Tensor:
+        """What the first rank finds somewhere; or what all of them make, where it finds nothing and keeps that."""
+        if self.count == 1:
+            return seek(make)
+        made = list[Tensor]()
+
+        def together() -> Tensor:
+            if self.leads:
+                self.agreed(lambda: 1)()
+            with self.together():
+                made.append(make())
+            return made[0]
+
+        if not self.leads:
+            return together() if self.agreed(lambda: 0)() else self.spread(None)["found"]
+        found = seek(together)
+        if not made:
+            self.agreed(lambda: 0)()
+            self.spread({"found": found})
+        return found
+
+    def together(self) -> AbstractContextManager[None]:
+        """Inside, they divide what can be divided (`wingbar.together`)."""
+        return in_company(self if self.count > 1 else None)
 
     def share(self, stage: Stage) -> Stage:
         """A stage with this rank's rows of its batches."""
@@ -189,23 +227,27 @@ def _statistics(norm: _BatchNorm) -> list[Tensor]:
 
 
 @contextmanager
-def joined(config: Config) -> Iterator[Ranks]:
-    """Inside, this process is one of as many as the settings say. When one fails, all end, and one of them says why."""
+def joined(config: Config, *, again: str) -> Iterator[Ranks]:
+    """Inside, this process is one of as many as the settings say. When one fails, all end, and one of them says why.
+
+    `again` is what is to be done then.
+    """
     count, local = config.run.devices, config.encoder.batchnorm == "local"
     if count == 1:
         yield Ranks()
         return
     if started() != count:
         raise UserError(
-            f"run.devices {count} is as many processes; use the command wingbar train, or start this one with "
+            f"{count} devices are as many processes; use the command wingbar, or start this one with "
             f"torchrun --nproc-per-node {count}"
         )
     store = _join(config)
     ranks = Ranks(dist.get_rank(), count, local)
     try:
+        _check_alike(ranks, config)
         yield ranks
     except (Exception, KeyboardInterrupt) as error:
-        _end(error, ranks, store, config)
+        _end(error, ranks, store, partial(_loss, wait=config.run.wait_minutes, again=again))
     dist.destroy_process_group()
 
 
@@ -222,7 +264,15 @@ def _join(config: Config) -> dist.Store:
     return store
 
 
-def _end(error: BaseException, ranks: Ranks, store: dist.Store, config: Config) -> NoReturn:
+def _check_alike(ranks: Ranks, config: Config) -> None:
+    """Refuse GPUs that choose another precision each: some would scale their losses."""
+    own = choose_precision(config.run.precision, choose_device(config.run.device))
+    place = ("fp32", "bf16", "fp16").index(own)
+    if ranks.agreed(lambda: place)() != place:
+        raise UserError(f"this GPU computes in {own}, another one cannot; say --run.precision fp16 or fp32")
+
+
+def _end(error: BaseException, ranks: Ranks, store: dist.Store, told: Callable[[str], str]) -> NoReturn:
     """The first rank that has something to say says it, the others end silently; stopping is said by who saved."""
     if isinstance(error, Interrupted):
         raise error if ranks.leads else SystemExit(128 + error.signal)
@@ -233,15 +283,14 @@ def _end(error: BaseException, ranks: Ranks, store: dist.Store, config: Config) 
     if first and (ranks.leads or not isinstance(error, UserError)) and not lost:
         raise error
     if first:
-        why = _loss(str(error), config) if lost else str(error)
+        why = told(str(error)) if lost else str(error)
         aside(f"wingbar: rank {ranks.rank} of {ranks.count}: {why}")
     sys.stderr.flush()
     os._exit(1 if lost else 2)  # exit handlers would wait for ranks that are gone
 
 
-def _loss(said: str, config: Config) -> str:
-    wait = config.run.wait_minutes
-    what = (
-        f"another one did not answer within run.wait_minutes {wait:g}" if "imed out" in said else "another one is gone"
-    )
-    return f"{what}, so all end; go on from the last checkpoint with: wingbar resume {config.run.out}"
+def _loss(said: str, *, wait: float, again: str) -> str:
+    """In a sentence, what torch said of a rank that does not answer."""
+    late = "imed out" in said
+    what = f"another one did not answer within run.wait_minutes {wait:g}" if late else "another one is gone"
+    return f"{what}, so all end; {again}"

@@ -54,13 +54,14 @@ def train(
             torch.manual_seed(batch.seed)
             with autocast():
                 output = forward(batch, last=number == len(parts)) if forward else method(batch)
-            (output.total / len(parts)).backward()  # type: ignore[no-untyped-call]
+            (optimizers.scaled(output.total) / len(parts)).backward()  # type: ignore[no-untyped-call]
             outputs.append(output)
 
-        # 3. weights first, then what follows them: teacher, queue, bank
-        optimizers.step()
+        # 3. weights first, then what follows them: teacher, queue, bank; none of them if gradients overflowed
+        moved = optimizers.step()
         optimizers.zero_grad()
-        method.after_step([output.carry for output in outputs])
+        if moved:
+            method.after_step([output.carry for output in outputs])
 
         # 4. tell whoever listens
         for callback in after:

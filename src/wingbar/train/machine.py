@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from wingbar.config.limits import check_device
+from wingbar.config.sections import NATIVE_BF16
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 from wingbar.models.decoder import LightDecoder, MirrorDecoder
@@ -20,6 +21,7 @@ from wingbar.types import Network
 __all__ = [
     "choose_autocast",
     "choose_device",
+    "choose_precision",
     "compile_parts",
     "describe_memory",
     "forget_compiled",
@@ -27,6 +29,7 @@ __all__ = [
     "on_gpu_compiled",
     "on_the_cpu",
     "release_parts",
+    "say_precision",
     "uncompiled",
     "will_compile",
 ]
@@ -66,11 +69,26 @@ def on_the_cpu() -> str:
     return f"{why}, training on the CPU with {threads} thread{'s' * (threads > 1)}"
 
 
+def choose_precision(precision: str, device: torch.device) -> str:
+    """`auto` is bf16 on CUDA, fp16 on GPUs that only emulate bf16, fp32 elsewhere."""
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability(device) >= NATIVE_BF16 else "fp16"
+
+
 def choose_autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """bf16 autocast on CUDA or when asked for; nothing in fp32."""
-    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
-        return lambda: torch.autocast(device.type, torch.bfloat16)
-    return nullcontext
+    """Autocast in the precision chosen; nothing in fp32."""
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(choose_precision(precision, device))
+    return nullcontext if kind is None else lambda: torch.autocast(device.type, kind)
+
+
+def say_precision(config: Config, say: Callable[[str], None]) -> None:
+    """That a GPU has no bf16, to those who left the choice to us."""
+    device = choose_device(config.run.device)
+    if config.run.precision == "auto" and choose_precision("auto", device) == "fp16":
+        say(f"{torch.cuda.get_device_name(device)} has no bf16: fp16 with scaled losses (run.precision)")
 
 
 def will_compile(config: Config) -> bool:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods.schedules import cosine
+from wingbar.train.scaling import LossScale
 from wingbar.types import ParamGroup
 
 __all__ = [
@@ -110,6 +111,7 @@ class Optimizers:
 
     def __init__(self, *optimizers: torch.optim.Optimizer, clip: float = math.inf, clip_each: float = math.inf) -> None:
         self.all = optimizers
+        self.scale: LossScale | None = None  # of losses, in fp16
         self._clip, self._clip_each = clip, clip_each
         self._resting: list[nn.Parameter] | None = None  # what `only_heads` turned off, while it is on
 
@@ -118,8 +120,18 @@ class Optimizers:
         for optimizer in self.all:
             optimizer.zero_grad(set_to_none=True)
 
-    def step(self) -> None:
-        """Update every parameter once, with clipped gradients if asked for."""
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What is to be backpropagated in place of a loss."""
+        return loss if self.scale is None else self.scale(loss)
+
+    def step(self) -> bool:
+        """Update every parameter once, with clipped gradients if asked for; False: they overflowed, nothing moved."""
+        if self.scale is not None:
+            return self.scale.step(self.groups, self._update)
+        self._update()
+        return True
+
+    def _update(self) -> None:
         clipped = [parameter for group in self.all[0].param_groups for parameter in group["params"]]
         if self._clip_each < math.inf:
             clip_each(clipped, self._clip_each)

@@ -21,6 +21,7 @@ from wingbar.data.listing import Listing
 from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
+from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences, read_environment
 
 __all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
@@ -52,6 +53,7 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
     made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
+    made_with["precision"] = choose_precision(config.run.precision, choose_device(config.run.device))
     if config.run.overwrite and out.exists():
         _empty(out)
     for name in OWN:

@@ -52,7 +52,7 @@ def checked(config: Config) -> Config:
 
 
 def _as_started(config: Config) -> Config:
-    """With as many devices as torchrun has started processes; going on if it has started them anew."""
+    """With as many devices as torchrun has started processes; going on if it, or SLURM, has started them anew."""
     again = {"run.resume": True, "run.overwrite": False} if restarted() else {}
     return changed(config, {"run.devices": ranks() or config.run.devices, **again})
 

@@ -23,7 +23,15 @@ from wingbar.models.lora import add_lora
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
 from wingbar.train.images import open_saliency
-from wingbar.train.machine import compile_parts, on_gpu_compiled, uncompiled, will_compile
+from wingbar.train.machine import (
+    choose_device,
+    choose_precision,
+    compile_parts,
+    on_gpu_compiled,
+    uncompiled,
+    will_compile,
+)
+from wingbar.train.scaling import LossScale
 from wingbar.types import Method, Views
 
 __all__ = [
@@ -133,7 +141,7 @@ def _preparations(config: Config, method: Method, store: Store) -> Iterator[Stag
         made = entry.function(entry.before)(around[part.name], part.settings, everything, images=len(store.images))
         batches = replace(batches, steps=made.epochs * batches.per_epoch)
         schedule = optim.Schedule(steps=batches.steps, per_epoch=batches.per_epoch)
-        optimizers = optim.build_optimizers(made.method.param_groups(), _rule(config))
+        optimizers = _scaling(config, optim.build_optimizers(made.method.param_groups(), _rule(config)))
         passes = entry.before_passes(part.settings) / made.epochs
         yield Stage(made.name, made.method, batches, optimizers, schedule, passes, made.product)
 
@@ -247,7 +255,15 @@ def build_optimizers(config: Config, method: Method) -> optim.Optimizers:
     rule = _rule(config)
     layers = layers_of(method.encoder.trunk) if rule.layer_decay != 1 else ()
     patches = patch_embedding(method.encoder) if rule.patches != 1 else ()
-    return optim.build_optimizers(method.param_groups(), rule, layers=layers, patches=patches)
+    return _scaling(config, optim.build_optimizers(method.param_groups(), rule, layers=layers, patches=patches))
+
+
+def _scaling(config: Config, optimizers: optim.Optimizers) -> optim.Optimizers:
+    """With losses scaled where they are computed in fp16."""
+    device = choose_device(config.run.device)
+    if choose_precision(config.run.precision, device) == "fp16":
+        optimizers.scale = LossScale(device)
+    return optimizers
 
 
 def _rule(config: Config) -> optim.Rule:

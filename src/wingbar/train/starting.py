@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this machine, by torch's own launcher, and ends as they end."""
+"""Starts the ranks of a run on this machine, or this node's among others, by torch's own launcher; ends as they end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -21,17 +21,21 @@ LOST = 1  # exit code of a rank that has said that another one is gone
 
 
 def start(devices: int, arguments: Sequence[str]) -> NoReturn:
-    """`wingbar …` in as many processes, which know of one another; each speaks for itself."""
+    """`wingbar …` in as many processes, which know of one another; each speaks for itself.
+
+    Where srun has started one of us on each of several nodes, the processes are of all of them together.
+    """
     logging.disable(logging.ERROR)  # what fails is said once, by a rank
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", "1"))
+    here = devices // nodes
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // here)))
     settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=devices,
-        run_id=uuid4().hex,
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=here,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
         max_restarts=0,
+        **(_at_the_first_node() if nodes > 1 else {"run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}),
     )
     try:
         elastic_launch(settings, sys.executable)("-m", "wingbar", *arguments)
@@ -40,6 +44,16 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     except SignalException as stop:
         sys.exit(128 + stop.sigval)
     sys.exit(0)
+
+
+def _at_the_first_node() -> dict[str, Any]:
+    """Where the nodes of a SLURM job meet: srun runs on the first one, at an address that all others know."""
+    known, job = os.environ, os.environ["SLURM_JOB_ID"]
+    return {
+        "run_id": job,
+        "rdzv_endpoint": f"{known['SLURM_LAUNCH_NODE_IPADDR']}:{20_000 + int(job) % 10_000}",
+        "rdzv_configs": {"is_host": known["SLURM_NODEID"] == "0"},
+    }
 
 
 def _code(error: ChildFailedError) -> int:

@@ -26,6 +26,7 @@ from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.unlabelled import LEAST, keep_or_not
 from wingbar.metrics.verdicts import judge
 from wingbar.models.encoder import evaluation_mode
+from wingbar.train.distributed import Ranks
 from wingbar.train.images import find_source
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
@@ -44,6 +45,7 @@ __all__ = [
     "watch",
 ]
 
+ALONE = Ranks()
 CHUNK = 128  # images that are embedded at once
 MOST = 2048  # images by which a training is judged at its end
 DECAYS = (0.1, 0.01, 0.001)  # fewer than a final evaluation tries, and fitted less exactly
@@ -70,17 +72,17 @@ def watch(looks: Sequence[Look], note: Callable[[dict[str, float]], None], *, pe
     return after
 
 
-def build_looks(config: Config, stage: Stage, test: Store | None) -> list[Look]:
-    """What the run's settings want to be watched; probes need the `test` images."""
+def build_looks(config: Config, stage: Stage, test: Store | None, ranks: Ranks = ALONE) -> list[Look]:
+    """What the run's settings want to be watched; probes need the `test` images, and are made by all ranks together."""
     embed, pooled = partial(_embed, config, stage.method), lambda image: stage.method.encoder(image).vector
     train, looks = stage.batches.store, []
-    if config.run.doctor and len(train.images) > 1:
+    if ranks.leads and config.run.doctor and len(train.images) > 1:
         few = sample(train, max(2, config.run.doctor), device=train.aspect.device)
         looks.append(Look("doctor", 1, partial(_doctor, stage.method, partial(embed, take=pooled), few)))
     if test is not None:
         splits = [sample(split, config.run.probe_images, device=torch.device("cpu")) for split in (train, test)]
         _check_classes(splits[0])
-        looks.append(Look("probe", config.run.probe_every, partial(_probe, embed, *splits)))
+        looks.append(Look("probe", config.run.probe_every, partial(_probe, partial(embed, ranks=ranks), *splits)))
     return looks
 
 
@@ -121,15 +123,21 @@ def _chosen(store: Store, most: int) -> Int[Tensor, " few"]:
 
 
 def _embed(
-    config: Config, method: Method, store: Store, *, take: Callable[[Tensor], Tensor] | None = None
+    config: Config,
+    method: Method,
+    store: Store,
+    *,
+    take: Callable[[Tensor], Tensor] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Float[Tensor, "n dim"]:
     """Features of plain images in evaluation mode, on the method's device; the method is left as it was.
 
-    They are what is evaluated, or what is said to `take`.
+    They are what is evaluated, or what is said to `take`; where all `ranks` ask for them, each makes some.
     """
+    company = ranks.together()
     device = choose_device(config.run.device)
     prepare = plain_images(changed(config, {"run.compile": "off"}))
-    with evaluation_mode(method), uncompiled(method), choose_autocast(config.run.precision, device)():
+    with evaluation_mode(method), uncompiled(method), choose_autocast(config.run.precision, device)(), company:
         return embed_images(take or method.embed, store, prepare, device=device, batch=CHUNK, to=device)
 
 

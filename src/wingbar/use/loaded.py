@@ -16,7 +16,7 @@ from torch import Tensor
 from wingbar.config.sections import DataSettings
 from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image, prepare_pillow
 from wingbar.data.parallel import in_order
-from wingbar.data.store import find_images
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.subject import exact, prepared
@@ -30,7 +30,7 @@ from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
 from wingbar.use.hits import Hit, hits
 
-__all__ = ["Loaded", "Pictured", "load", "open_candidate", "open_maker"]
+__all__ = ["Loaded", "Pictured", "load", "maker_of", "open_candidate", "open_maker"]
 
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
 Pictured: TypeAlias = str | Path | Image.Image | Tensor  # (3, h, w), or several of a size
@@ -69,12 +69,7 @@ class Loaded:
         """For each image its class or `none of these`, the probability, and how near it is to the labelled ones."""
         if self.head is None:
             raise UserError(f"{self.maker.what} has no head; make one with: wingbar classify {self.maker.what} LABELS")
-        if self.head.fingerprint != self.maker.fingerprint:
-            raise UserError(
-                f"the head in {self.maker.what} was made for other weights or another size of images; "
-                "make it anew with wingbar classify"
-            )
-        return self.head.names(self.embed(images, batch=batch))
+        return self.head.of(self.maker).names(self.embed(images, batch=batch))
 
     def search(
         self,
@@ -155,17 +150,22 @@ def open_candidate(
     candidate: Candidate, *, weights: str = "", name: str = "", size: int | None = None, device: str
 ) -> Loaded:
     """The same of something that was found already."""
-    embedder, seen = candidate.load(), size or candidate.size
-    check_size(embedder.encoder, seen)
-    path = Path(candidate.name).expanduser()
-    maker = Maker(
-        what=str(path.absolute()) if path.exists() else candidate.name,
+    embedder = candidate.load()
+    maker = maker_of(candidate.name, embedder, weights=weights, name=name, size=size or candidate.size)
+    return Loaded(embedder, maker, choose_device(device), head=read_head(Path(candidate.name).expanduser()))
+
+
+def maker_of(what: str, embedder: Embedder, *, weights: str = "", name: str = "", size: int) -> Maker:
+    """All that decides the vectors of an embedder, and how to find it again."""
+    check_size(embedder.encoder, size)
+    path = Path(what).expanduser()
+    return Maker(
+        what=str(path.absolute()) if path.exists() else what,
         name=name,
         weights=str(Path(weights).expanduser().absolute()) if Path(weights).expanduser().is_file() else weights,
         identity=embedder.identity,
-        size=seen,
-        stored=max(DataSettings().stored, round(seen * SHARPER)),
+        size=size,
+        stored=max(DataSettings().stored, round(size * SHARPER)),
         mean=embedder.encoder.pixels.mean,
         std=embedder.encoder.pixels.std,
     )
-    return Loaded(embedder, maker, choose_device(device), head=read_head(path))

@@ -20,8 +20,9 @@ from wingbar.data.contents import digest
 from wingbar.data.duplicates import BITS, SIDE, mirror, perceptual_hash
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.parallel import in_order
-from wingbar.data.store import Broken, decode, find_images, open_rgb
+from wingbar.data.store import Broken, decode, open_rgb
 from wingbar.data.views import centre
+from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import prove
 from wingbar.evaluate.doctor.pairs import Subjects, find_pairs

@@ -126,7 +126,7 @@ def _embedded(file: Embeddings, asked: Search) -> _Queries:
             "or give --row or --path"
         ) from error
     with working("loading the encoder", quiet=asked.quiet):
-        from wingbar.data.store import find_images
+        from wingbar.data.walking import find_images
         from wingbar.use.loaded import open_maker
 
         loaded = open_maker(wanted, weights=maker.weights, name=maker.name, size=maker.size, device=asked.device)

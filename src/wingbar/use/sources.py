@@ -14,7 +14,7 @@ from wingbar.data.decoding import Picture, Unreadable, decode_file
 from wingbar.data.entry import HASHES, cache_root
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
-from wingbar.data.store import find_images
+from wingbar.data.walking import find_images
 from wingbar.use.embeddings import IndexRow
 
 __all__ = ["Decode", "ToEmbed", "find_source", "written"]

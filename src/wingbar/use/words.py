@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from wingbar.terminal import Terminal, say
@@ -56,22 +57,21 @@ def _record(answer: Answer) -> dict[str, object]:
 
 
 def _table(answers: Sequence[Answer]) -> Table:
-    """A line per image found; what all paths begin with stands above."""
+    """A line per image found, below the query or group it belongs to; what all paths begin with stands above."""
     paths = [hit.path for answer in answers for hit in answer.hits]
     root = os.path.commonpath(paths) if len(set(paths)) > 1 and all(map(os.path.isabs, paths)) else ""
     labelled = any(hit.label for answer in answers for hit in answer.hits)
-    table = Table(title=f"in {root}" if len(root) > 1 else None, title_justify="left")
-    table.add_column("", overflow="fold")
+    table = Table(title=f"in {root}" if len(root) > 1 else None, title_justify="left", box=SIMPLE_HEAD)
     for name in ("cosine", "row"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ["class"] * labelled + ["path"]:
         table.add_column(name, overflow="fold")
     for answer in answers:
-        for place, hit in enumerate(answer.hits):
-            title = os.path.basename(answer.title) if place == 0 else ""
+        if answer.hits:
+            table.add_row(*[""] * (2 + labelled), os.path.basename(answer.title), style="bold")
+        for hit in answer.hits:
             path = os.path.relpath(hit.path, root) if len(root) > 1 else hit.path
             path = path.removeprefix(f"{hit.label}/")  # stands beside it
-            table.add_row(title, f"{hit.cosine:.4f}", str(hit.row), *([hit.label] if labelled else []), path)
-        if answer.hits:
-            table.add_section()
+            table.add_row(f"{hit.cosine:.4f}", str(hit.row), *([hit.label] if labelled else []), path)
+        table.add_section()
     return table

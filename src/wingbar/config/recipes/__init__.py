@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from types import ModuleType
 
 from wingbar.config.recipes import bases, compared, features, paper, small, transformers
 from wingbar.config.settings import Config
@@ -23,17 +24,19 @@ Everything that can be set: wingbar train --help; a recipe is a starting point, 
 Recipe = Callable[[], Config]
 
 
-def _named(recipes: tuple[Recipe, ...]) -> dict[str, Recipe]:
-    return {recipe.__name__.replace("_", "-"): recipe for recipe in recipes}
+def _of(module: ModuleType) -> dict[str, Recipe]:
+    """The public functions of a file, in its order."""
+    own = {name: found for name, found in vars(module).items() if getattr(found, "__module__", "") == module.__name__}
+    return {name.replace("_", "-"): found for name, found in own.items() if not name.startswith("_")}
 
 
 GROUPS: dict[str, dict[str, Recipe]] = {
-    "the paper's method": _named(paper.RECIPES),
-    "pairs in feature space": _named(features.RECIPES),
-    "base methods": _named(bases.RECIPES),
-    "transformers": _named(transformers.RECIPES),
-    "compared systems": _named(compared.RECIPES),
-    "small": _named(small.RECIPES),
+    "the paper's method": _of(paper),
+    "pairs in feature space": _of(features),
+    "base methods": _of(bases),
+    "transformers": _of(transformers),
+    "compared systems": _of(compared),
+    "small": _of(small),
 }
 RECIPES: dict[str, Recipe] = {name: recipe for group in GROUPS.values() for name, recipe in group.items()}
 
@@ -42,7 +45,6 @@ def recipe_named(name: str) -> Config:
     """The recipe's settings; a wrong name is answered with the nearest right one."""
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)
-        raise UserError(
-            f"there is no recipe {name!r}; " + (f"did you mean {close[0]!r}?" if close else "see wingbar recipes")
-        )
+        hint = f"did you mean {close[0]!r}?" if close else "see wingbar recipes"
+        raise UserError(f"there is no recipe {name!r}; {hint}")
     return RECIPES[name]()

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES", "TUNED"]
-
 # Chosen on a validation part of CUB's training images, for the method and its base alike (docs/notebook/held-out.md).
-TUNED = {
-    "encoder.batchnorm": "frozen",
-    "method.queue": 4096,
-    "method.kept": 0.4,
-    "data.colour": 0.0,
-    "data.blur": 0.0,
-}
+TUNED = {"encoder.batchnorm": "frozen", "method.queue": 4096, "method.kept": 0.4, "data.colour": 0.0, "data.blur": 0.0}
 
 
 def moco() -> Config:
@@ -37,25 +29,24 @@ def simsiam() -> Config:
     return changed(Config(), {"method.name": "simsiam", "wrappers": ()})
 
 
-def moco_frozen_bn() -> Config:
-    """MoCo v2 with BatchNorm's statistics of the initialisation throughout: what frozen-bn has to beat.
+def simclr() -> Config:
+    """SimCLR alone: its own head, temperature, LARS and strong colour jitter, at the paper's budget and batch.
 
-    cost: as moco.
-    expect: CUB linear 59.0 (robust 60.7), rank-1 36.4, mAP 15.3; moco 58.8 (59.2), 34.7, 13.9.
+    cost: not measured yet; 6 encoder passes against MoCo's 4.
+    fidelity: exact, but for a learnt scale in front of unit length and views that show a fifth of an image or more.
+    expect: not measured yet; the paper has no such row.
     """
-    return changed(moco(), {"encoder.batchnorm": "frozen"})
+    return changed(Config(), {"method.name": "simclr", "wrappers": ()})
 
 
-def moco_tuned() -> Config:
-    """MoCo v2 for an encoder that knows something already and look-alikes that differ in colour and fine detail.
+def byol() -> Config:
+    """BYOL alone: predictor, teacher whose momentum rises to 1, LARS, asymmetric views.
 
-    Statistics of BatchNorm stay as they came, the teacher keeps two fifths of the initialisation to the end, the queue
-    is shorter than the data, views keep colours and sharpness. Where colour says nothing (cars), set data.colour 1.
-    cost: one H200, ResNet-50, 224 px, batch 128: CUB's 100 epochs 2 min 14 s with compilation from the cache.
-    expect: CUB linear 63.7 (robust 68.1), rank-1 42.9, mAP 18.7, mean of two seeds; the initialisation 66.0 (66.7),
-    39.3, 15.0; moco 58.8 (59.2), 34.7, 13.9 (docs/results.md).
+    cost: not measured yet; 8 encoder passes against MoCo's 4.
+    fidelity: exact formulae; rate and batch are the paper's budget for small data.
+    expect: not measured yet; the paper has no such row.
     """
-    return changed(moco(), TUNED)
+    return changed(Config(), {"method.name": "byol", "wrappers": ()})
 
 
 def dino() -> Config:
@@ -81,26 +72,6 @@ def dino_small() -> Config:
     return changed(dino(), {**fewer, **warmer})
 
 
-def simclr() -> Config:
-    """SimCLR alone: its own head, temperature, LARS and strong colour jitter, at the paper's budget and batch.
-
-    cost: not measured yet; 6 encoder passes against MoCo's 4.
-    fidelity: exact, but for a learnt scale in front of unit length and views that show a fifth of an image or more.
-    expect: not measured yet; the paper has no such row.
-    """
-    return changed(Config(), {"method.name": "simclr", "wrappers": ()})
-
-
-def byol() -> Config:
-    """BYOL alone: predictor, teacher whose momentum rises to 1, LARS, asymmetric views.
-
-    cost: not measured yet; 8 encoder passes against MoCo's 4.
-    fidelity: exact formulae; rate and batch are the paper's budget for small data.
-    expect: not measured yet; the paper has no such row.
-    """
-    return changed(Config(), {"method.name": "byol", "wrappers": ()})
-
-
 def diet() -> Config:
     """DIET alone: a linear layer says which training image a view is of; the simplest baseline there is.
 
@@ -111,4 +82,22 @@ def diet() -> Config:
     return changed(Config(), {"method.name": "diet", "wrappers": ()})
 
 
-RECIPES = (moco, simsiam, simclr, byol, dino, dino_small, diet, moco_frozen_bn, moco_tuned)
+def moco_frozen_bn() -> Config:
+    """MoCo v2 with BatchNorm's statistics of the initialisation throughout: what frozen-bn has to beat.
+
+    cost: as moco.
+    expect: CUB linear 59.0 (robust 60.7), rank-1 36.4, mAP 15.3; moco 58.8 (59.2), 34.7, 13.9.
+    """
+    return changed(moco(), {"encoder.batchnorm": "frozen"})
+
+
+def moco_tuned() -> Config:
+    """MoCo v2 for an encoder that knows something already and look-alikes that differ in colour and fine detail.
+
+    Statistics of BatchNorm stay as they came, the teacher keeps two fifths of the initialisation to the end, the queue
+    is shorter than the data, views keep colours and sharpness. Where colour says nothing (cars), set data.colour 1.
+    cost: one H200, ResNet-50, 224 px, batch 128: CUB's 100 epochs 2 min 14 s with compilation from the cache.
+    expect: CUB linear 63.7 (robust 68.1), rank-1 42.9, mAP 18.7, mean of two seeds; the initialisation 66.0 (66.7),
+    39.3, 15.0; moco 58.8 (59.2), 34.7, 13.9 (docs/results.md).
+    """
+    return changed(moco(), TUNED)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from wingbar.config.recipes.bases import moco
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES"]
-
 
 def lewel() -> Config:
     """LEWEL on BYOL: the head's answer at every pixel decides where two views are compared, beside the whole image.
@@ -129,6 +127,3 @@ def lcr_synth() -> Config:
     expect: not measured yet.
     """
     return changed(Config(), {"wrappers": ("lcr", "pairs")})
-
-
-RECIPES = (lewel, lewel_moco, contrastive_crop, sim_ccrop, dilo, cvsa_like, lcr, lcr_official, sam, lcr_synth)

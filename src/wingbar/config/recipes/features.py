@@ -6,8 +6,6 @@ from wingbar.config.recipes.bases import moco_tuned
 from wingbar.config.recipes.paper import tuned
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES"]
-
 
 def feature_pairs() -> Config:
     """moco-tuned with loud noise on the feature itself, where it does not discriminate; only the last stage learns.
@@ -41,6 +39,3 @@ def residual_pairs() -> Config:
     cost: as tuned. expect: not measured yet.
     """
     return changed(tuned(), {"pairs.place": "residual"})
-
-
-RECIPES = (feature_pairs, third_view, feature_pairs_uniform, residual_pairs)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wingbar.config.recipes.bases import TUNED
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES"]
 
-
-def _in_every_loss(name: str, value: Any) -> dict[str, Any]:
+def _in_every_loss(name: str, value: bool | str) -> dict[str, bool | str]:
     """A reading of the contrastive losses, MoCo's and that of the pairs."""
     return {f"method.{name}": value, f"pairs.readings.{name}": value}
 
@@ -170,22 +166,3 @@ def tuned() -> Config:
     about_noise = {"pairs.centred": True, "pairs.eps_g": 0.3, "pairs.eps_var": 0.15}
     small = {"pairs.decoder.scale": 0.5, "pairs.decoder.epochs": 40}
     return changed(default(), {**TUNED, **gentle, **about_noise, **small})
-
-
-RECIPES = (
-    default,
-    fast,
-    literal,
-    pseudocode,
-    intent,
-    simsiam_synth,
-    simclr_synth,
-    byol_synth,
-    dino_synth,
-    gradcam_only,
-    lowvar_only,
-    random_noise,
-    rebuild_only,
-    frozen_bn,
-    tuned,
-)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES"]
+SMALL = {
+    "data.size": 64,
+    "data.stored": 96,
+    "data.batch": 64,
+    "data.images": 1600,
+    "data.loud": 0.2,
+    "encoder.name": "timm/test_resnet",
+}
 
 
 def try_synth() -> Config:
@@ -12,14 +19,8 @@ def try_synth() -> Config:
 
     cost: two CPU cores, 3 min with the decoder. expect: linear within some points of the untrained encoder's.
     """
-    small = {
-        "data.size": 64,
-        "data.stored": 96,
-        "data.batch": 64,
+    own = {
         "data.crop": 0.35,
-        "data.images": 1600,
-        "data.loud": 0.2,
-        "encoder.name": "timm/test_resnet",
         "encoder.weights": "random",
         "method.dim": 64,
         "method.queue": 256,
@@ -32,7 +33,7 @@ def try_synth() -> Config:
         "optim.lr": 0.1,
         "run.epochs": 15,
     }
-    return changed(Config(), small)
+    return changed(Config(), {**SMALL, **own})
 
 
 def try_moco() -> Config:
@@ -48,16 +49,10 @@ def coarse_moco() -> Config:
 
     cost: 75 s of a CPU core. expect: rank-1 46.7 ± 7.3 over five seeds, the initialisation 37.3 (docs/start.md).
     """
-    small = {
-        "data.size": 64,
-        "data.stored": 96,
-        "data.batch": 64,
+    own = {
         "data.crop": 0.2,
         "data.colour": 0.0,
-        "data.images": 1600,
-        "data.loud": 0.2,
         "data.draw": 4,  # draws 1 and 2 chose these settings: docs/notebook/trial.md
-        "encoder.name": "timm/test_resnet",
         "encoder.weights": "coarse",
         "encoder.batchnorm": "frozen",
         "wrappers": (),
@@ -68,7 +63,7 @@ def coarse_moco() -> Config:
         "optim.lr": 0.03,
         "run.epochs": 16,
     }
-    return changed(Config(), small)
+    return changed(Config(), {**SMALL, **own})
 
 
 def coarse_features() -> Config:
@@ -79,6 +74,3 @@ def coarse_features() -> Config:
     own = {"eps_g": 3.0, "eps_var": 1.5, "nu": 1.0, "bank": 1024, "kappa": 0.1}
     pairs = {"wrappers": ["featurepairs"], **{f"featurepairs.{name}": value for name, value in own.items()}}
     return changed(coarse_moco(), {**pairs, "encoder.share": 0.5})
-
-
-RECIPES = (try_synth, try_moco, coarse_moco, coarse_features)

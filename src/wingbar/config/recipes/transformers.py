@@ -5,8 +5,6 @@ from __future__ import annotations
 from wingbar.config.recipes.bases import moco_tuned
 from wingbar.config.settings import Config, changed
 
-__all__ = ["RECIPES"]
-
 # As ViTs are fine-tuned; patch embedding and clipping are DINOv2's. There is no BatchNorm to freeze.
 GENTLE = {
     "encoder.name": "timm/vit_small_patch14_dinov2",
@@ -48,6 +46,3 @@ def vit_lora() -> Config:
     cost: not measured yet. expect: not measured yet.
     """
     return changed(moco_tuned(), {**GENTLE, "encoder.lora": 8, "optim.encoder": 0.5})
-
-
-RECIPES = (vit, vit_last, vit_lora)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,14 +29,14 @@ from wingbar.files import write_text
 from wingbar.models.embedder import Embedder, open_embedder
 from wingbar.models.encoder import embed_all
 from wingbar.show.figures.sheet import Sheet, sheet
-from wingbar.show.figures.style import LIGHT, Style, save
+from wingbar.show.figures.style import LIGHT, save
 from wingbar.train.machine import choose_device
 from wingbar.train.progress import Bar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TwinMatch", "check", "contact_sheet", "embed"]
+__all__ = ["check", "contact_sheet", "embed"]
 
 
 def check(
@@ -140,6 +140,8 @@ def _features(
 
 # --- what an encoder sees and a hash cannot, such as the same bird a moment later ------------------------------------
 
+BATCH = 64  # pictures decoded at a time
+
 
 def embed(
     listing: Listing,
@@ -147,31 +149,27 @@ def embed(
     embedder: Embedder,
     *,
     device: torch.device,
-    batch: int = 64,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Float[Tensor, "n dim"]:
-    """The features of these readable rows, on the CPU; a batch of pictures is decoded at a time."""
+    """The features of these readable rows, on the CPU."""
     if not rows:
         return torch.zeros(0, embedder.encoder.dim)
-    images = _pictures(listing, rows, device=device, batch=batch, size=embedder.size)
-    return embed_all(embedder.to(device), images, to=torch.device("cpu"), progress=progress)
 
+    def pictures() -> Iterator[Float[Tensor, "batch 3 size size"]]:
+        for start in range(0, len(rows), BATCH):
+            part = listing.take(rows[start : start + BATCH])
+            images = part.pixels
+            if images is None:
+                images = decode(part.paths, side=embedder.size).images[torch.arange(len(part.names))]
+            yield plain(images.to(device), size=embedder.size)
 
-def _pictures(
-    listing: Listing, rows: Sequence[int], *, device: torch.device, batch: int, size: int
-) -> Iterator[Float[Tensor, "batch 3 size size"]]:
-    for start in range(0, len(rows), batch):
-        part = listing.take(rows[start : start + batch])
-        images = part.pixels
-        if images is None:
-            images = decode(part.paths, side=size).images[torch.arange(len(part.names))]
-        yield plain(images.to(device), size=size)
+    return embed_all(embedder.to(device), pictures(), to=torch.device("cpu"), progress=progress)
 
 
 # --- the folder of a report: the report as JSON, and a contact sheet of its pairs ------------------------------------
 
 
-SHOWN = 24  # pairs on the contact sheet
+SHOWN, COLUMNS = 24, 3  # pairs on the contact sheet
 INKS = ("#b02a24", "#b86412", "#857014", "#5a6068")  # of the relations, the worst reddest
 WIDTH, HEIGHT, GAP = 1.6, 1.2, 0.06  # of a picture; between two
 HEAD, FOOT = 0.2, 0.36  # above and below the pictures of a pair
@@ -184,28 +182,23 @@ def write(report: DataReport, listings: Mapping[str, Listing], out: Path) -> Non
     write_text(out / "report.json", json.dumps(to_json(report), indent=1, ensure_ascii=False) + "\n")
     (out / "pairs.png").unlink(missing_ok=True)
     if report.pairs:
-        save(contact_sheet(_matches(report.pairs[:SHOWN], listings)), out / "pairs", ("png",))
+        save(contact_sheet(report.pairs[:SHOWN], listings), out / "pairs", ("png",))
 
 
-def _matches(pairs: Sequence[ImagePair], listings: Mapping[str, Listing]) -> list[TwinMatch]:
-    return [
-        TwinMatch(
-            title=_title(pair),
-            ink=INKS[RELATIONS.index(pair.relation)],
-            pictures=(_picture(pair.first, listings), _picture(pair.second, listings)),
-            captions=(_caption(pair.first), _caption(pair.second)),
-        )
-        for pair in pairs
-    ]
-
-
-def _picture(entry: ListedImage, listings: Mapping[str, Listing]) -> Image.Image:
-    listing = listings[entry.split]
-    return picture(listing, listing.names.index(entry.name))
-
-
-def _caption(entry: ListedImage) -> tuple[str, str]:
-    return entry.label or "no class", f"{entry.split} · {Path(entry.name).name}"
+def contact_sheet(pairs: Sequence[ImagePair], listings: Mapping[str, Listing]) -> Figure:
+    """All of them, row by row; pictures keep their proportions."""
+    wide, high = 2 * WIDTH + GAP + MARGIN, HEAD + HEIGHT + FOOT + MARGIN
+    across, down = min(COLUMNS, len(pairs)), -(-len(pairs) // COLUMNS)
+    with sheet(MARGIN + across * wide, MARGIN + down * high, LIGHT) as (page, paper):
+        for number, pair in enumerate(pairs):
+            row, column = divmod(number, COLUMNS)
+            left, top = MARGIN + column * wide, MARGIN + row * high
+            ink = INKS[RELATIONS.index(pair.relation)]
+            paper.bar(left, top, 0.035, 0.13, ink=ink)
+            paper.words(_title(pair), left + 0.08, top + 0.065, ink=ink, fit=2 * WIDTH + GAP - 0.08)
+            _mount(paper, pair.first, listings[pair.first.split], left, top + HEAD)
+            _mount(paper, pair.second, listings[pair.second.split], left + WIDTH + GAP, top + HEAD)
+    return page
 
 
 def _title(pair: ImagePair) -> str:
@@ -214,35 +207,11 @@ def _title(pair: ImagePair) -> str:
     return " · ".join([pair.relation, pair.kind, *distance, *cosine, *(["mirrored"] if pair.mirrored else [])])
 
 
-# --- the contact sheet -----------------------------------------------------------------------------------------------
-
-
-class TwinMatch(NamedTuple):
-    """Two pictures that may be one."""
-
-    title: str
-    ink: str  # of the title, #rrggbb
-    pictures: tuple[Image.Image, Image.Image]
-    captions: tuple[tuple[str, str], tuple[str, str]]  # two lines below each picture
-
-
-def contact_sheet(matches: Sequence[TwinMatch], style: Style = LIGHT, *, columns: int = 3) -> Figure:
-    """All of them, row by row; pictures keep their proportions."""
-    wide, high = 2 * WIDTH + GAP + MARGIN, HEAD + HEIGHT + FOOT + MARGIN
-    across, down = min(columns, len(matches)), -(-len(matches) // columns)
-    with sheet(MARGIN + across * wide, MARGIN + down * high, style) as (page, paper):
-        for number, match in enumerate(matches):
-            row, column = divmod(number, columns)
-            _mount(paper, match, MARGIN + column * wide, MARGIN + row * high)
-    return page
-
-
-def _mount(paper: Sheet, match: TwinMatch, left: float, top: float) -> None:
-    paper.bar(left, top, 0.035, 0.13, ink=match.ink)
-    paper.words(match.title, left + 0.08, top + 0.065, ink=match.ink, fit=2 * WIDTH + GAP - 0.08)
-    for side, (image, (first, second)) in enumerate(zip(match.pictures, match.captions, strict=True)):
-        x, y = left + side * (WIDTH + GAP), top + HEAD
-        padded = ImageOps.pad(image.convert("RGB"), PIXELS, Image.Resampling.LANCZOS, color=paper.style.faint)
-        paper.picture(torch.from_numpy(np.array(padded)).permute(2, 0, 1), x, y, WIDTH, HEIGHT)
-        paper.words(first, x, y + HEIGHT + 0.1, fit=WIDTH)
-        paper.words(second, x, y + HEIGHT + 0.24, size=6.0, ink=paper.style.pale, fit=WIDTH)
+def _mount(paper: Sheet, entry: ListedImage, listing: Listing, x: float, y: float) -> None:
+    """The picture, and below it its class and where it lies."""
+    image = picture(listing, listing.names.index(entry.name)).convert("RGB")
+    padded = ImageOps.pad(image, PIXELS, Image.Resampling.LANCZOS, color=paper.style.faint)
+    paper.picture(torch.from_numpy(np.array(padded)).permute(2, 0, 1), x, y, WIDTH, HEIGHT)
+    paper.words(entry.label or "no class", x, y + HEIGHT + 0.1, fit=WIDTH)
+    where = f"{entry.split} · {Path(entry.name).name}"
+    paper.words(where, x, y + HEIGHT + 0.24, size=6.0, ink=paper.style.pale, fit=WIDTH)

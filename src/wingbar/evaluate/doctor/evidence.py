@@ -54,11 +54,14 @@ class EvidenceSheet(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Two pictures, by number, that may be one, or one and the other mirrored."""
+    """Two pictures, by number, that may be one, or one and the other mirrored; fields as in `ImagePair`."""
 
     first: int
     second: int
-    mirrored: bool
+    mirrored: bool = False
+    distance: int | None = None
+    correlation: float = 0.0
+    proven: bool = False  # by more than hash and thumbnail
 
 
 def prove(

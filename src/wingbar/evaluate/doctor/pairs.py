@@ -28,17 +28,6 @@ class Subjects(NamedTuple):
     rows: Mapping[str, list[int]]  # of each split's listing
 
 
-class Match(NamedTuple):
-    """Two subjects, by number, and how they came together; fields as in Pair."""
-
-    first: int
-    second: int
-    distance: int | None
-    mirrored: bool
-    correlation: float
-    proven: bool = False  # by more than hash and thumbnail
-
-
 Prove = Callable[[Sequence[Alike]], Iterator[bool]]
 
 
@@ -50,8 +39,9 @@ def find_pairs(
         return (), True
     seen = thumbnails(subjects.exams)
     close = close_pairs(perceptual_hash(seen), within=settings.near)
-    matches = [match for match in _matches(close, seen) if _confirmed(subjects, match, settings.alike)]
-    matches = _with_proofs(subjects, matches, prove, most=settings.compared)
+    found = _matches(close, seen)  # thumbnails of fine grain are empty: there, the files themselves tell
+    found = (match for match in found if match.correlation >= settings.alike or _kind(subjects, match) != "alike")
+    matches = _with_proofs(subjects, list(found), prove, most=settings.compared)
     if features is not None:
         known = {match[:2] for match in matches}
         near = [pair for pair in similar_pairs(features, least=settings.cosine) if pair not in known]
@@ -60,9 +50,9 @@ def find_pairs(
     return tuple(sorted(pairs, key=lambda pair: pair.badness)), close.complete
 
 
-def _matches(close: Close, seen: Thumbnails) -> Iterator[Match]:
-    columns = (column.tolist() for column in (*close[:4], correlations(seen, close)))
-    return (Match(*values) for values in zip(*columns, strict=True))
+def _matches(close: Close, seen: Thumbnails) -> Iterator[Alike]:
+    columns = (close.first, close.second, close.mirrored, close.distance, correlations(seen, close))
+    return (Alike(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _unhashed(pairs: Sequence[tuple[int, int]]) -> Close:
@@ -71,21 +61,15 @@ def _unhashed(pairs: Sequence[tuple[int, int]]) -> Close:
     return Close(first, second, torch.zeros_like(first), torch.zeros_like(first, dtype=torch.bool))
 
 
-def _confirmed(subjects: Subjects, match: Match, alike: float) -> bool:
-    """Whether the thumbnails are alike; one of fine grain has an empty one and is told by its bytes."""
-    return match.correlation >= alike or _kind(subjects, match) != "alike"
-
-
-def _with_proofs(subjects: Subjects, matches: Sequence[Match], prove: Prove, *, most: int) -> list[Match]:
+def _with_proofs(subjects: Subjects, matches: Sequence[Alike], prove: Prove, *, most: int) -> list[Alike]:
     """The same matches, those proven that only hash and thumbnail have found and the pictures themselves confirm."""
     open_ones = [match for match in matches if _kind(subjects, match) == "alike"]
     open_ones = sorted(nlargest(most, open_ones, key=lambda match: match.correlation))
-    proofs = prove([Alike(match.first, match.second, match.mirrored) for match in open_ones])
-    proven = {match[:2] for match, proof in zip(open_ones, proofs, strict=True) if proof}
+    proven = {match[:2] for match, proof in zip(open_ones, prove(open_ones), strict=True) if proof}
     return [match._replace(proven=match[:2] in proven) for match in matches]
 
 
-def _kind(subjects: Subjects, match: Match) -> Kind:
+def _kind(subjects: Subjects, match: Alike) -> Kind:
     first, second = subjects.exams[match.first], subjects.exams[match.second]
     if first.file == second.file:
         return "same file"
@@ -94,7 +78,7 @@ def _kind(subjects: Subjects, match: Match) -> Kind:
     return "near" if match.proven else "neighbours" if match.distance is None else "alike"
 
 
-def _pair(subjects: Subjects, match: Match, features: Features | None) -> ImagePair:
+def _pair(subjects: Subjects, match: Alike, features: Features | None) -> ImagePair:
     return ImagePair(
         subjects.entries[match.first],
         subjects.entries[match.second],

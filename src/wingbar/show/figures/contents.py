@@ -5,6 +5,7 @@ Pictures are pixels, everything else plain numbers; nothing here knows a run, an
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from jaxtyping import Bool, Float, Int, UInt8
@@ -99,6 +100,17 @@ class Panel(NamedTuple):
     curves: list[Curve]
     log_x: bool = False
     listed_x: bool = False  # the values of x, infinity too, at equal distances, as in a table
+
+    @property
+    def places(self) -> dict[float, int]:
+        """Where values of x that are listed stand."""
+        values = sorted({x for curve in self.curves for x in curve.x}) if self.listed_x else []
+        return {x: place for place, x in enumerate(values)}
+
+    @property
+    def x_names(self) -> list[str]:
+        """What is written at the places."""
+        return ["∞" if math.isinf(x) else f"{x:g}" for x in self.places]
 
 
 class Neighbourhood(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +78,7 @@ def _handles(axes: Sequence[Axes]) -> tuple[list[Any], list[str]]:
 
 
 def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> None:
-    places = _places(panel)
+    places = panel.places
     for curve in panel.curves:
         x, look = [places.get(value, value) for value in curve.x], dict(looks[curve.name])
         if curve.kind != "paper" and (len(x) == 1 or panel.listed_x):
@@ -93,19 +92,9 @@ def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> N
     if panel.log_x:
         axes.set_xscale("log")
     if places:
-        axes.set_xticks(list(places.values()), [_number(value) for value in places])
+        axes.set_xticks(list(places.values()), panel.x_names)
     axes.set_ylim(*_limits(panel.curves))
     axes.ticklabel_format(axis="y", useOffset=False)
-
-
-def _places(panel: Panel) -> dict[float, float]:
-    """Value of x → its place, where they stand at equal distances."""
-    values = sorted({value for curve in panel.curves for value in curve.x}) if panel.listed_x else []
-    return {value: float(place) for place, value in enumerate(values)}
-
-
-def _number(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:g}"
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from wingbar.show.figures.cells import KINDS, coloured, laid_over
-from wingbar.show.figures.contents import Attended, Flock, Ladder, Neighbourhood, Pairs, Ranking
+from wingbar.show.figures.contents import Attended, Flock, Ladder, Pairs, Ranking
 from wingbar.show.figures.style import LIGHT
-from wingbar.show.report.sheets import make_sheet
 
-__all__ = ["attended_json", "flocks_json", "ladder_json", "pairs_json", "ranking_json"]
+__all__ = ["attended_json", "flocks_json", "ladder_json", "make_sheet", "pairs_json", "ranking_json"]
 
 PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
 MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
+WIDEST, QUALITY = 16383, 82  # of a sheet: pixels that WebP allows
 
 
 def pairs_json(encoder: str, pairs: Pairs) -> dict[str, Any]:
@@ -139,17 +143,14 @@ def _grown(inside: Float[Tensor, "n h w"], width: int) -> Float[Tensor, "n h w"]
 
 def ranking_json(ranking: Ranking) -> dict[str, Any]:
     """A query, then every encoder's nearest images."""
-    tiles = torch.cat([ranking.query[:, None], *(found.nearest for found in ranking.found)], dim=1)
+    tiles = torch.cat([ranking.query[:, None], *(one.nearest for one in ranking.found)], dim=1)
+    found = [{name: value for name, value in one._asdict().items() if name != "nearest"} for one in ranking.found]
     return {
         "labels": ranking.labels,
-        "found": [_neighbourhood_json(found) for found in ranking.found],
+        "found": found,
         "sheet": make_sheet(tiles.flatten(0, 1), side=SMALL),
         "caption": _ranking_caption(ranking),
     }
-
-
-def _neighbourhood_json(found: Neighbourhood) -> dict[str, Any]:
-    return {"encoder": found.encoder, "labels": found.labels, "right": found.right, "similarity": found.similarity}
 
 
 def _ranking_caption(ranking: Ranking) -> str:
@@ -187,7 +188,7 @@ def _flock_json(flock: Flock) -> dict[str, Any]:
     return {
         "encoder": flock.encoder,
         "how": flock.how,
-        "places": [[_short(x), _short(y)] for x, y in flock.places[rows].tolist()],
+        "places": [[float(f"{value:.5g}") for value in place] for place in flock.places[rows].tolist()],
         "label": None if flock.label is None else flock.label[rows],
         "classes": flock.classes,
         "marked": flock.marked,
@@ -202,8 +203,36 @@ def _sample(count: int) -> Int[Tensor, " m"]:
     return order[:MOST_POINTS].sort().values
 
 
-def _short(number: float) -> float:
-    return float(f"{number:.5g}")
+# --- many small pictures as one ---------------------------------------------------------------------------------------
+
+
+class PageSheet(NamedTuple):
+    """A picture of equally large tiles, row by row; tile i is in column i mod `columns`."""
+
+    source: str  # data URI
+    columns: int
+    width: int  # of a tile
+    height: int
+
+
+def make_sheet(tiles: UInt8[Tensor, "n 3 h w"], *, side: int) -> PageSheet:
+    """All tiles in one picture about as wide as high; tiles larger than `side` are shrunk to it, none is enlarged."""
+    count, _, high, wide = tiles.shape
+    scale = min(1.0, side / max(high, wide))
+    width, height = max(1, round(scale * wide)), max(1, round(scale * high))
+    columns = min(max(1, math.ceil(math.sqrt(count * height / width))), WIDEST // width)
+    rows = max(1, -(-count // columns))
+    canvas = Image.new("RGB", (columns * width, rows * height))
+    for number, tile in enumerate(tiles.permute(0, 2, 3, 1).cpu()):
+        row, column = divmod(number, columns)
+        picture = Image.fromarray(tile.contiguous().numpy())
+        if scale < 1:
+            picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+        canvas.paste(picture, (column * width, row * height))
+    written = io.BytesIO()
+    canvas.save(written, format="WEBP", quality=QUALITY, method=4)
+    source = "data:image/webp;base64," + base64.b64encode(written.getvalue()).decode("ascii")
+    return PageSheet(source, columns, width, height)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

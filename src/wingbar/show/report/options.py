@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -49,35 +48,21 @@ class AskedReport:
 
 
 def resolve(asked: AskedReport) -> tuple[list[Wanted], Config, Path]:
-    """The runs, the data and the file of a report; what makes no sense is refused."""
-    wanted = _runs(asked)
-    out = _out(asked, wanted)
-    _check_numbers(asked)
-    check_device(asked.device)
-    return wanted, data_of(wanted, asked.data), out
-
-
-def _runs(asked: AskedReport) -> list[Wanted]:
+    """The runs, the data and the file of a report; what makes no sense is refused before any work is done."""
     if not asked.what:
         raise UserError("nothing to report; give the folder of a run, or several")
     for what in asked.what:
         if not is_run(Path(what).expanduser()):
             raise UserError(f"{what} holds no wingbar run; a report is about runs, give their folders")
-    return [find_wanted(what) for what in dict.fromkeys(asked.what)]
-
-
-def _out(asked: AskedReport, runs: Sequence[Wanted]) -> Path:
-    """Where the file goes; a place that cannot be written to is refused before any work is done."""
-    out = asked.out or Path(runs[0].name).expanduser() / "report.html"
+    wanted = [find_wanted(what) for what in dict.fromkeys(asked.what)]
+    out = asked.out or Path(wanted[0].name).expanduser() / "report.html"
     if out.is_dir():
         raise UserError(f"{out} is a folder; give --out a file, such as {out / 'report.html'}")
     check_place(out.parent, remedy="give --out another place")
-    return out
-
-
-def _check_numbers(asked: AskedReport) -> None:
     for name in asked.protocols:
         known("protocol", name, PROTOCOL_NAMES)
     for option, number in (("images", asked.images), ("map.points", asked.map.points)):
         if number < 1:
             raise UserError(f"--{option} {number} shows nothing; give at least 1")
+    check_device(asked.device)
+    return wanted, data_of(wanted, asked.data), out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,11 @@ __all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "t
 def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[SettingRow]:
     """Every setting of every run beside its recipe's; a dash where a method has no such setting."""
     runs, usual = [named(config) for config in configs], [named(_recipe(name)) for name in recipes]
-    names = dict.fromkeys(name for run in runs for name in run)
-    return [SettingRow(name, *(tuple(_at(name, one) for one in some) for some in (runs, usual))) for name in names]
 
+    def row(name: str, settings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        return tuple(_text(one[name]) if name in one else "–" for one in settings)
 
-def _at(name: str, settings: Mapping[str, Any]) -> str:
-    return _text(settings[name]) if name in settings else "–"
+    return [SettingRow(name, row(name, runs), row(name, usual)) for name in dict.fromkeys(chain.from_iterable(runs))]
 
 
 def _recipe(name: str) -> Config:

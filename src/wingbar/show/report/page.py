@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from wingbar.evaluate.compare import DETAILS, Difference, compare, over_seeds
+from wingbar.evaluate.compare import DETAILS, compare, over_seeds
 from wingbar.metrics.intervals import Interval
 from wingbar.show.figures.contents import DimensionSpread, Panel, Spreads
-from wingbar.show.figures.spread import density
 from wingbar.show.report.contents import Figures, Report, Scored
 from wingbar.show.report.figures import attended_json, flocks_json, ladder_json, pairs_json, ranking_json
+from wingbar.show.spread import density
 from wingbar.terminal import printable
 
 __all__ = ["make_page", "panel_json", "report_json", "scores_json", "spreads_json", "tests_json"]
@@ -46,23 +46,9 @@ def make_page(report: Report) -> str:
 
 def report_json(report: Report) -> dict[str, Any]:
     """Everything the page shows, as plain values."""
-    return plain(
-        {
-            "title": report.title,
-            "summary": report.summary,
-            "runs": report.runs,
-            "made": report.made,
-            "verdicts": [verdict._asdict() for verdict in report.verdicts],
-            "scores": scores_json(report.scored, report.seeds),
-            "tests": tests_json(report.scored),
-            "unscored": report.unscored,
-            "basis": report.basis,
-            **_figures_json(report.figures),
-            "settings": [setting._asdict() for setting in report.settings],
-            "origins": [origin._asdict() for origin in report.origins],
-            "commands": [command._asdict() for command in report.commands],
-        }
-    )
+    shown = report._asdict()
+    figures, scored, seeds = (shown.pop(name) for name in ("figures", "scored", "seeds"))
+    return plain(shown | _figures_json(figures) | {"scores": scores_json(scored, seeds), "tests": tests_json(scored)})
 
 
 def _figures_json(figures: Figures) -> dict[str, Any]:
@@ -110,16 +96,8 @@ def _embedded(content: object) -> str:
 
 def _policy(style: str, script: str) -> str:
     """Nothing may be requested, and nothing may run but this one script."""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            "img-src data:",
-            f"style-src '{_digest(style)}'",
-            f"script-src '{_digest(script)}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
+    ours = f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+    return f"default-src 'none'; img-src data:; {ours}; base-uri 'none'; form-action 'none'"
 
 
 def _digest(text: str) -> str:
@@ -136,13 +114,16 @@ def _asset(name: str) -> str:
 def scores_json(scored: Sequence[Scored], seeds: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
     """A row per encoder and per group of seeds, a column per metric, and which columns are details."""
     metrics = list(dict.fromkeys(metric for one in scored for metric in one.scores))
-    own = {one.name: ({metric: score.interval for metric, score in one.scores.items()}, one.paper) for one in scored}
-    groups = {_mean_name(names): _mean(names, scored) for names in seeds}
+    rows = {one.name: ({metric: score.interval for metric, score in one.scores.items()}, one.paper) for one in scored}
+    for names in seeds:
+        members = [one for one in scored if one.name in names]
+        means = over_seeds([one.scores for one in members])
+        rows[f"mean of {len(names)} seeds: {', '.join(names)}"] = means, members[0].paper
     return {
         "metrics": [{"name": metric, "detail": metric.endswith(DETAILS)} for metric in metrics],
         "rows": [
             {"name": name, "cells": [_cell(intervals.get(metric), paper.get(metric)) for metric in metrics]}
-            for name, (intervals, paper) in (own | groups).items()
+            for name, (intervals, paper) in rows.items()
         ],
     }
 
@@ -151,33 +132,21 @@ def _cell(interval: Interval | None, paper: float | None) -> dict[str, Any] | No
     return None if interval is None else {**interval._asdict(), "text": str(interval), "paper": paper}
 
 
-def _mean_name(names: Sequence[str]) -> str:
-    return f"mean of {len(names)} seeds: {', '.join(names)}"
-
-
-def _mean(names: Sequence[str], scored: Sequence[Scored]) -> tuple[dict[str, Interval], Mapping[str, float]]:
-    """Means over seeds with Student's intervals, and the paper's values."""
-    members = [one for one in scored if one.name in names]
-    return over_seeds([one.scores for one in members]), members[0].paper
-
-
 def tests_json(scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """Every two encoders on every metric both have."""
     return [
-        {"first": first.name, "second": second.name, **_difference_json(difference)}
+        {
+            "first": first.name,
+            "second": second.name,
+            "metric": one.metric,
+            "detail": one.metric.endswith(DETAILS),
+            **one.gain._asdict(),
+            "p": one.p,
+            "differ": one.differ,
+        }
         for first, second in combinations(scored, 2)
-        for difference in compare(first.scores, second.scores)
+        for one in compare(first.scores, second.scores)
     ]
-
-
-def _difference_json(difference: Difference) -> dict[str, Any]:
-    return {
-        "metric": difference.metric,
-        "detail": difference.metric.endswith(DETAILS),
-        **difference.gain._asdict(),
-        "p": difference.p,
-        "differ": difference.differ,
-    }
 
 
 # --- charts: curves and spreads as plain numbers, with a caption in words --------------------------------------------
@@ -188,19 +157,12 @@ MOST_VALUES = 4000  # images a density is made of
 GRID, BARS = 120, 48  # places of a density, bars of a histogram
 
 
-# --- curves ----------------------------------------------------------------------------------------------------------
-
-
 def panel_json(panel: Panel) -> dict[str, Any]:
     """The panel as it is; where x is a list of values, curves have its places in the list."""
-    listed = sorted({x for curve in panel.curves for x in curve.x}) if panel.listed_x else []
-    places = {x: place for place, x in enumerate(listed)}
+    places = panel.places
     return {
-        "title": panel.title,
-        "x_label": panel.x_label,
-        "y_label": panel.y_label,
-        "log_x": panel.log_x,
-        "x_names": ["∞" if math.isinf(x) else f"{x:g}" for x in listed],
+        **panel._asdict(),
+        "x_names": panel.x_names,
         "curves": [{**curve._asdict(), "x": [places.get(x, x) for x in curve.x]} for curve in panel.curves],
         "caption": _panel_caption(panel),
     }
@@ -217,36 +179,39 @@ def _panel_caption(panel: Panel) -> str:
     return last[:1].upper() + last[1:] + levels + paper + bands
 
 
-# --- spreads ---------------------------------------------------------------------------------------------------------
-
-
 def spreads_json(encoder: str, spreads: Spreads) -> dict[str, Any]:
     """Two dimensions with their densities, and how the spreads of all dimensions are distributed."""
+    least, most, total, kappa = spreads.least, spreads.most, len(spreads.spreads), spreads.kappa
+    below = None if kappa is None else int((spreads.spreads < kappa).sum())
+    caption = (
+        f"{total:,} feature dimensions by how much they vary: {spreads.statistic}. Least: dimension {least.dimension} "
+        f"with {least.spread:.3g}; most: dimension {most.dimension} with {most.spread:.3g}."
+    )
+    if below is not None:
+        caption += f" {below:,} ({below / total:.0%}) lie below κ = {kappa:g} and are perturbed by low variance."
     return {
         "encoder": encoder,
         "classes": spreads.classes or ["all images"],
-        "least": _spread_json(spreads.least),
-        "most": _spread_json(spreads.most),
+        "least": _spread_json(least),
+        "most": _spread_json(most),
         "histogram": _histogram(spreads.spreads),
         "statistic": spreads.statistic,
-        "kappa": spreads.kappa,
-        "below": None if spreads.kappa is None else int((spreads.spreads < spreads.kappa).sum()),
-        "dimensions": len(spreads.spreads),
-        "caption": _spreads_caption(spreads),
+        "kappa": kappa,
+        "below": below,
+        "dimensions": total,
+        "caption": caption,
     }
 
 
 def _spread_json(spread: DimensionSpread) -> dict[str, Any]:
     values = [values.cpu().double() for values in (spread.first, spread.second) if len(values)]
     grids = [torch.linspace(one.min().item(), one.max().item(), GRID, dtype=torch.float64) for one in values]
+    some = [_some(one, most=MOST_VALUES).numpy() for one in values]
     return {
         "dimension": spread.dimension,
         "spread": spread.spread,
         "grid": grids,
-        "density": [
-            torch.from_numpy(density(_some(one, most=MOST_VALUES).numpy(), grid.numpy()))
-            for one, grid in zip(values, grids, strict=True)
-        ],
+        "density": [density(one, grid.numpy()).tolist() for one, grid in zip(some, grids, strict=True)],
         "values": [_some(one, most=MOST_TICKS) for one in values],
         "count": [len(one) for one in values],
     }
@@ -262,15 +227,3 @@ def _histogram(spreads: Float[Tensor, " dim"]) -> dict[str, Any]:
     low, high = min(0.0, spreads.min().item()), spreads.max().item() or 1.0
     counts = torch.histc(spreads, BARS, min=low, max=high)
     return {"edges": torch.linspace(low, high, BARS + 1), "counts": counts.long()}
-
-
-def _spreads_caption(spreads: Spreads) -> str:
-    least, most, total = spreads.least, spreads.most, len(spreads.spreads)
-    said = (
-        f"{total:,} feature dimensions by how much they vary: {spreads.statistic}. Least: dimension {least.dimension} "
-        f"with {least.spread:.3g}; most: dimension {most.dimension} with {most.spread:.3g}."
-    )
-    if spreads.kappa is None:
-        return said
-    below = int((spreads.spreads < spreads.kappa).sum())
-    return f"{said} {below:,} ({below / total:.0%}) lie below κ = {spreads.kappa:g} and are perturbed by low variance."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from wingbar.config.settings import Config
 from wingbar.evaluate.candidates import Candidate
@@ -26,13 +26,10 @@ from wingbar.show.report.options import AskedReport, resolve
 from wingbar.show.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.show.report.page import make_page
 from wingbar.show.report.pictures import gather_figures
-from wingbar.show.visit import Visit, short_names
+from wingbar.show.visit import Visit
 from wingbar.train.provenance import installed
 
 __all__ = ["Written", "write_report"]
-
-
-SEVERITIES: tuple[Severity, ...] = ("healthy", "warning", "collapsed")
 
 
 class Written(NamedTuple):
@@ -51,33 +48,29 @@ def write_report(
     whoever has them at hand.
     """
     wanted, config, out = resolve(asked)
-    how = replace(_evaluate(asked), data=asked.data, seed=asked.seed, device=asked.device)
-    candidates, setting = summon(wanted, how)
-    visit = Visit(candidates, config, setting, opened=opened)
-    gathered = gather_report(visit, asked, paper=paper or {}, out=out)
+    candidates, setting = summon(wanted, _evaluate(asked))
+    gathered = gather_report(Visit(candidates, config, setting, opened=opened), asked, paper=paper or {}, out=out)
     write_text(out, make_page(gathered))
     return Written(out, gathered)
 
 
 def gather_report(visit: Visit, asked: AskedReport, *, paper: PaperValues, out: Path) -> Report:
     """Everything about the visit's runs; evaluations that are missing are made, and kept in the first run's folder."""
-    runs = visit.subjects
-    names = short_names([candidate.name for candidate in visit.candidates])
-    named = dict(zip(names, runs, strict=True))
+    names, labelled = tuple(visit.named), visit.split.labelled
     methods = [_config(candidate).title for candidate in visit.candidates]
-    everyone, labelled = _beginnings(visit) | named, visit.split.labelled
+    seeds = twins([(candidate.recipe, candidate.config) for candidate in visit.candidates])
     return Report(
         title=_title(methods, visit.config),
         summary=tuple(map(summary_of, visit.candidates, methods)),
-        runs=tuple(names),
-        verdicts=_verdicts(visit, named, asked),
-        scored=_scored(visit, everyone, asked, paper) if labelled else [],
-        seeds=[tuple(names[place] for place in group) for group in twins(visit.candidates)] if labelled else [],
+        runs=names,
+        verdicts=_verdicts(visit, asked),
+        scored=_scored(visit, asked, paper) if labelled else [],
+        seeds=[tuple(names[place] for place in group) for group in seeds] if labelled else [],
         unscored="" if labelled else _unscored(visit),
         basis=_basis(visit),
-        figures=gather_figures(visit, named, everyone, asked),
+        figures=gather_figures(visit, asked),
         settings=settings_of([_config(one) for one in visit.candidates], [one.recipe for one in visit.candidates]),
-        origins=[origin_of(name, subject) for name, subject in named.items()],
+        origins=[origin_of(name, subject) for name, subject in visit.named.items()],
         commands=_commands(visit.candidates, names, asked, out),
         made=f"Made by wingbar {installed('wingbar')}" + (f", commit {commit()}." if commit() else "."),
     )
@@ -97,41 +90,28 @@ def _title(methods: Sequence[str], config: Config) -> str:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def _evaluations(visit: Visit) -> list[Path]:
-    """Where results may lie; new ones are written to the first."""
-    return [candidate.folder / "evaluation" for candidate in visit.candidates if candidate.folder]
-
-
-def _evaluate(asked: AskedReport) -> Evaluate:
-    return Evaluate(asked.what, protocols=asked.protocols, bn=asked.bn, view=asked.view, quiet=asked.quiet)
-
-
-def _scored(visit: Visit, everyone: Mapping[str, Subject], asked: AskedReport, paper: PaperValues) -> list[Scored]:
-    folders, scored = _evaluations(visit), []
-    for name, subject in everyone.items():
-        row = _on_record(subject, asked.protocols, _evaluate(asked), folders, out=folders[0])
+def _scored(visit: Visit, asked: AskedReport, paper: PaperValues) -> list[Scored]:
+    """Everyone's scores, beside what the paper reports for the method on this data set."""
+    scored, dataset = [], visit.config.data.name
+    for name, subject in visit.everyone.items():
         method = _config(subject.candidate).title if subject.candidate.folder else "initialisation"
-        scored.append(Scored(name, row.scores, _paper_row(paper, visit.config, method)))
+        theirs = {metric: value for (data, row, metric), value in paper.items() if (data, row) == (dataset, method)}
+        scored.append(Scored(name, _on_record(visit, subject, asked.protocols, asked).scores, theirs))
         if not subject.candidate.folder:  # whitened, what training began with is the baseline that costs nothing
             possible = [protocol for protocol in asked.protocols if protocol in ON_FEATURES]
-            white = replace(subject, whiten=HALF)
-            row = _on_record(white, possible, _evaluate(asked), folders, out=folders[0])
-            scored += [Scored(f"{name}, half-white", row.scores, {})] if row.scores else []
+            white = _on_record(visit, replace(subject, whiten=HALF), possible, asked)
+            scored += [Scored(f"{name}, half-white", white.scores)] if white.scores else []
     return scored
 
 
-def _beginnings(visit: Visit) -> dict[str, Subject]:
-    """What the runs began with, each once."""
-    begun = visit.with_beginnings[: len(visit.with_beginnings) - len(visit.subjects)]
-    names = ["initialisation", *(f"initialisation {number}" for number in range(2, len(begun) + 1))]
-    return dict(zip(names, begun, strict=True))
-
-
-def _verdicts(visit: Visit, named: Mapping[str, Subject], asked: AskedReport) -> list[Verdict]:
-    folders, found = _evaluations(visit), []
-    for name, subject in named.items():
-        row = _on_record(subject, ["doctor"], _evaluate(asked), folders, out=folders[0])
-        found.append(_verdict(name, row, images=len(subject.train.labels)))
+def _verdicts(visit: Visit, asked: AskedReport) -> list[Verdict]:
+    """What the collapse doctor says of the runs, from the words of its protocol: the verdict, then sentences."""
+    found = []
+    for name, subject in visit.named.items():
+        said, *sentences = _on_record(visit, subject, ["doctor"], asked).words
+        (severity,) = _severities(said)
+        seen = f"{len(subject.train.labels):,} training images and the record of training"
+        found.append(Verdict(name, severity, tuple(sentences), f"Collapse doctor, by features of {seen}."))
     return found
 
 
@@ -171,57 +151,47 @@ def _commands(candidates: Sequence[Candidate], names: Sequence[str], asked: Aske
 
 def _flags(asked: AskedReport, *options: str) -> list[str]:
     """Those of the options that were said otherwise than by default, as on the command line."""
-    said, usual = ({**vars(one), **_grouped(one)} for one in (asked, AskedReport(asked.what)))
-    wanted = [name for name in said if name.partition(".")[0] in options and name not in ("data", "map")]
-    return [word for name in wanted if said[name] != usual[name] for word in flag(name, said[name])]
 
+    def values(one: AskedReport) -> dict[str, Any]:
+        groups = {name: vars(value) if is_dataclass(value) else {"": value} for name, value in vars(one).items()}
+        return {f"{name}.{part}".rstrip("."): groups[name][part] for name in options for part in groups[name]}
 
-def _grouped(asked: AskedReport) -> dict[str, Any]:
-    groups = {"map": asked.map, "data": asked.data}
-    return {f"{group}.{name}": value for group, options in groups.items() for name, value in vars(options).items()}
+    said, usual = values(asked), values(AskedReport(asked.what))
+    return [word for name, value in said.items() if value != usual[name] for word in flag(name, value)]
 
 
 # --- what is on record, and what has to be measured first ------------------------------------------------------------
 
 
-def _on_record(
-    subject: Subject, protocols: Sequence[str], asked: Evaluate, folders: Sequence[Path], *, out: Path
-) -> TableRow:
-    """All scores of an encoder: those found in one of the folders, the others measured now and written to `out`."""
-    found = {name: _found(subject, name, asked, folders) for name in protocols}
+def _evaluate(asked: AskedReport) -> Evaluate:
+    """How encoders are looked at, in the words of `wingbar evaluate`."""
+    shared = ("what", "protocols", "bn", "view", "data", "seed", "device", "quiet")
+    return Evaluate(**{name: getattr(asked, name) for name in shared})
+
+
+def _on_record(visit: Visit, subject: Subject, protocols: Sequence[str], asked: AskedReport) -> TableRow:
+    """All scores of an encoder: those found with one of the runs, the others measured now and kept with the first."""
+    how = _evaluate(asked)
+    folders = [candidate.folder / "evaluation" for candidate in visit.candidates if candidate.folder]
+    found = {name: _found(subject, name, how, folders) for name in protocols}
     known = [result for result in found.values() if result is not None]
-    rest = sit(subject, [name for name, result in found.items() if result is None], asked, out)
+    rest = sit(subject, [name for name, result in found.items() if result is None], how, folders[0])
     scores = {metric: score for result in known for metric, score in result.scores.items()}
     words = [sentence for result in known for sentence in result.words]
     return TableRow(subject.candidate, scores | dict(rest.scores), [*words, *rest.words])
 
 
-def _found(subject: Subject, protocol: str, asked: Evaluate, folders: Sequence[Path]) -> ProtocolResult | None:
-    """What lies in the first folder that has it, measured as it is asked for now."""
-    results = (read_result(folder, subject, protocol) for folder in folders)
-    good = (result for result in results if result is not None and _as_asked(result, asked))
-    return next((result for result in good if protocol != "doctor" or _severity(result.words)), None)
+def _found(subject: Subject, protocol: str, how: Evaluate, folders: Sequence[Path]) -> ProtocolResult | None:
+    """What lies in the first folder that has it, measured with the options that decide a number's meaning now."""
+    options: dict[str, Any] = {**vars(how.knn), "gallery": how.retrieval.gallery}
+    for result in (read_result(folder, subject, protocol) for folder in folders):
+        facts = [] if result is None else [score.facts for score in result.scores.values()]
+        same = all(one.get(name, value) == value for one in facts for name, value in options.items())
+        if result and same and (protocol != "doctor" or any(map(_severities, result.words[:1]))):
+            return result
+    return None
 
 
-def _as_asked(result: ProtocolResult, asked: Evaluate) -> bool:
-    """Whether a result on record has the options that decide a number's meaning."""
-    options: dict[str, Any] = {**vars(asked.knn), "gallery": asked.retrieval.gallery}
-    facts = [score.facts for score in result.scores.values()]
-    return all(one.get(name, value) == value for one in facts for name, value in options.items())
-
-
-def _verdict(name: str, doctor: TableRow, *, images: int) -> Verdict:
-    """What the collapse doctor says of a run, from the words of its protocol: the verdict, then sentences."""
-    severity = _severity(doctor.words)
-    assert severity is not None
-    seen = f"Collapse doctor, by features of {images:,} training images and the record of training."
-    return Verdict(name, severity, tuple(doctor.words[1:]), seen)
-
-
-def _severity(words: Sequence[str]) -> Severity | None:
-    return next((one for one in SEVERITIES if f"doctor: {one}" in words[:1]), None)
-
-
-def _paper_row(paper: PaperValues, config: Config, method: str) -> dict[str, float]:
-    """Metric → what the paper reports for this method on the config's data set, in percent."""
-    return {metric: value for (data, row, metric), value in paper.items() if (data, row) == (config.data.name, method)}
+def _severities(said: str) -> list[Severity]:
+    """The one that the collapse doctor's first words name; none, where somebody changed them."""
+    return [one for one in get_args(Severity) if said == f"doctor: {one}"]

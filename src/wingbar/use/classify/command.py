@@ -40,7 +40,9 @@ def _told(done: Classified, asked: Classify) -> Iterator[str]:
     if asked.refuse and done.head.threshold <= -1:
         yield f"{done.labelled:,} labelled images are too few to refuse {100 * asked.refuse:g} %: nothing is refused."
     if done.doubts:
-        shown = "; ".join(f"{one.path} is {one.label}, looks like {one.looks_like}" for one in done.doubts[:SHOWN])
+        shown = "; ".join(
+            f"{_name(one.path)} is {one.label}, looks like {one.looks_like}" for one in done.doubts[:SHOWN]
+        )
         where = folder / "doubtful.csv"
         yield f"{_labels(len(done.doubts))} worth a second look, the clearest first in {where}: {shown}."
     if asked.predict:
@@ -48,7 +50,7 @@ def _told(done: Classified, asked: Classify) -> Iterator[str]:
         yield f"{len(done.named):,} images are named in {folder / 'predictions.csv'}, {none:,} as none of these."
     if done.next:
         more = " …" if len(done.next) > SHOWN else ""
-        yield f"Label next ({folder / 'next.csv'}): {'; '.join(done.next[:SHOWN])}{more}"
+        yield f"Label next ({folder / 'next.csv'}): {'; '.join(map(_name, done.next[:SHOWN]))}{more}"
     if done.unreadable:
         more = f" and {len(done.unreadable) - SHOWN:,} more" if len(done.unreadable) > SHOWN else ""
         yield f"Unreadable and left out: {'; '.join(done.unreadable[:SHOWN])}{more}."
@@ -57,3 +59,8 @@ def _told(done: Classified, asked: Classify) -> Iterator[str]:
 
 def _labels(count: int) -> str:
     return f"{count:,} label{'s are' if count > 1 else ' is'}"
+
+
+def _name(path: str) -> str:
+    """The table has all of it."""
+    return path.rpartition("/")[2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
@@ -17,10 +17,11 @@ from wingbar.files import write_text
 from wingbar.metrics.fewlabels import FewLabels, nearness, refusal, rooted
 from wingbar.metrics.linear import Linear
 from wingbar.tensors import load_tensors, save_tensors
+from wingbar.use.embeddings import Maker
 
-__all__ = ["NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
+__all__ = ["HEAD", "NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
 
-ABOUT, WEIGHTS = "head.json", "head.safetensors"
+HEAD = ABOUT, WEIGHTS = "head.json", "head.safetensors"
 FORMAT = 1
 NONE = "none of these"
 
@@ -34,6 +35,13 @@ class Named(NamedTuple):
     near: float  # cosine to the nearest class
 
 
+class Said(NamedTuple):
+    """What a head says of images."""
+
+    probability: Float[Tensor, "n classes"]  # of each class
+    near: Float[Tensor, " n"]  # cosine to the nearest class
+
+
 @dataclass(frozen=True)
 class ClassHead:
     """Vectors in, classes out."""
@@ -45,15 +53,30 @@ class ClassHead:
     threshold: float  # nearness below which an image is none of these
     fingerprint: str  # of the embedder
 
-    def probabilities(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
-        """Of each class."""
-        return self.linear(rooted(vectors.double())).softmax(dim=1)
+    def __call__(self, vectors: Float[Tensor, "n dim"]) -> Said:
+        """In the precision of the head's own numbers."""
+        logits = self.linear(rooted(vectors.to(self.mean.dtype)))
+        return Said(logits.softmax(dim=1), nearness(vectors, self.mean, self.centres))
+
+    def to(self, kind: torch.dtype) -> Self:
+        """The same in another precision."""
+        linear = Linear(*(one.to(kind) for one in self.linear))
+        return replace(self, linear=linear, mean=self.mean.to(kind), centres=self.centres.to(kind))
+
+    def of(self, maker: Maker) -> Self:
+        """The same, if it was made for the vectors of this embedder."""
+        if self.fingerprint != maker.fingerprint:
+            raise UserError(
+                f"the head in {maker.what} was made for other weights or another size of images; "
+                "make it anew with wingbar classify"
+            )
+        return self
 
     def names(self, vectors: Float[Tensor, "n dim"]) -> list[Named]:
         """The most probable class of each vector, or NONE."""
-        probability, label = self.probabilities(vectors).max(dim=1)
-        near = nearness(vectors, self.mean, self.centres)
-        found = zip(probability.tolist(), label.tolist(), near.tolist(), strict=True)
+        said = self(vectors)
+        probability, label = said.probability.max(dim=1)
+        found = zip(probability.tolist(), label.tolist(), said.near.tolist(), strict=True)
         return [
             Named(self.classes[one] if how >= self.threshold else NONE, sure, self.classes[one], how)
             for sure, one, how in found

@@ -109,7 +109,7 @@ def _next(head: ClassHead, learnt: Gathered, others: Gathered, count: int) -> li
         return []
     vectors = others.vectors[free]
     seen, known = (rooted(some.double()) - head.mean for some in (vectors, learnt.vectors))
-    rows = worth_a_label(seen, uncertainty(head.probabilities(vectors)), known, count=count)
+    rows = worth_a_label(seen, uncertainty(head(vectors).probability), known, count=count)
     return [others.rows[int(free[row])].path for row in rows]
 
 
@@ -145,7 +145,7 @@ def _write(done: Classified, asked: Classify, loaded: Loaded, others: Gathered |
     if done.next:
         write_text(done.folder / "next.csv", table_text(["path", "label"], ([path, ""] for path in done.next)))
     if others is not None:
-        every = done.head.probabilities(others.vectors).tolist() if asked.columns else [[] for _ in done.named]
+        every = done.head(others.vectors).probability.tolist() if asked.columns else [[] for _ in done.named]
         columns = [f"p({name})" for name in done.head.classes] if asked.columns else []
         rows = zip(others.rows, done.named, every, strict=True)
         table = ([row.path, *one, *more] for row, one, more in rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from wingbar.config.settings import Config, defaults, named
 from wingbar.evaluate.candidates import Candidate
@@ -11,8 +13,11 @@ from wingbar.files import NUMBER, Line, holds
 from wingbar.metrics.intervals import Interval
 from wingbar.models.embedder import Embedder
 from wingbar.show.report.origin import data_in_words, summary_of
+from wingbar.terminal import printable
 from wingbar.train.provenance import installed
 from wingbar.train.runfolder import FREE, read_environment
+from wingbar.types import IMAGENET, Pixels
+from wingbar.use.classify.head import HEAD, NONE
 
 __all__ = ["make_card"]
 
@@ -31,15 +36,19 @@ NOT_FOR = (
 )
 
 
-def make_card(embedder: Embedder, candidate: Candidate, *, licence: str, repo: str, timm: bool) -> str:
-    """README.md of a repository: the same for the same run."""
+def make_card(
+    embedder: Embedder, candidate: Candidate, *, licence: str, repo: str, timm: bool, classifier: Path | None = None
+) -> str:
+    """README.md of a repository: the same for the same run, and the same head in the classifier's folder."""
     config = candidate.config
     assert config is not None  # only runs have a record
+    classes = [] if classifier is None else [_classes(classifier)]
     parts = (
-        _head(licence, timm=timm),
+        _head(licence, timm=timm, classifies=bool(classes)),
         f"# {config.title} on {data_in_words(config)}",
         summary_of(candidate, config.title),
-        _use(embedder, repo, timm=timm),
+        _use(embedder, repo, timm=timm, classifies=bool(classes)),
+        *classes,
         _data(candidate, config),
         _scores(embedder, candidate),
         "\n".join(["## Not for", *(f"- {one}" for one in _not_for(config))]),
@@ -49,23 +58,43 @@ def make_card(embedder: Embedder, candidate: Candidate, *, licence: str, repo: s
     return "\n\n".join(parts) + "\n"
 
 
-def _head(licence: str, *, timm: bool) -> str:
+def _head(licence: str, *, timm: bool, classifies: bool) -> str:
     said = [f"license: {licence.lower()}"] if licence and "/" not in licence else []
     library = "timm" if timm else "wingbar"
-    lines = [f"library_name: {library}", "pipeline_tag: image-feature-extraction", *said, "tags: [self-supervised]"]
+    task = "image-classification" if classifies else "image-feature-extraction"
+    lines = [f"library_name: {library}", f"pipeline_tag: {task}", *said, "tags: [self-supervised]"]
     return "\n".join(["---", *lines, "---"])
 
 
-def _use(embedder: Embedder, repo: str, *, timm: bool) -> str:
-    if timm:
+def _use(embedder: Embedder, repo: str, *, timm: bool, classifies: bool) -> str:
+    if classifies:
+        code = ["import wingbar", 'wingbar.load("this folder").classify(["a.jpg"])']
+    elif timm:
         code = ["import timm", f'model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()']
     else:
         code = ["from wingbar.models.embedder import open_embedder", 'embedder = open_embedder("this folder")']
     prepared = (
         f"Images: RGB, the shorter side resized to {round(embedder.size * 256 / 224)} px, then the central square of "
-        f"{embedder.size} px, normalised as ImageNet's are."
+        f"{embedder.size} px, normalised {_normalised(embedder.encoder.pixels if timm else IMAGENET)}."
     )
     return "\n".join(["## Use", "```python", *code, "```", prepared])
+
+
+def _normalised(pixels: Pixels) -> str:
+    return "as ImageNet's are" if pixels == IMAGENET else f"by mean {pixels.mean} and deviation {pixels.std}"
+
+
+def _classes(classifier: Path) -> str:
+    """What the head calls images, and how often it is right."""
+    about = json.loads((classifier / HEAD[0]).read_text(encoding="utf-8"))
+    accuracy, error = Interval(**about["cross_validated"]["accuracy"]), about["cross_validated"]["calibration_error"]
+    facts = [
+        f"{len(about['classes']):,}: {', '.join(map(printable, about['classes']))}",
+        f"{about['kind']} from {about['labelled']:,} labelled images; on those it had not seen {accuracy} % are right, "
+        f"calibration error {100 * error:.1f} points",
+        f"an image whose cosine to the nearest class is below {about['threshold']:.3f} is {NONE}",
+    ]
+    return "\n".join(["## Classes", *(f"- {fact}" for fact in facts)])
 
 
 def _data(candidate: Candidate, config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate
 from wingbar.files import write_text
 from wingbar.models.embedder import Embedder, save_folder
+from wingbar.use.classify.head import HEAD
 from wingbar.use.export.card import make_card
 from wingbar.use.export.deployed import Compared
 from wingbar.use.export.timmfolder import Unheld, write_timm
@@ -20,16 +22,24 @@ from wingbar.use.export.timmfolder import Unheld, write_timm
 __all__ = ["fill_hub", "licence_of", "send"]
 
 
-def fill_hub(embedder: Embedder, candidate: Candidate, folder: Path, *, licence: str, repo: str) -> Compared | None:
-    """The card, and the weights in timm's layout; in wingbar's own where timm's cannot hold the embedder."""
+def fill_hub(
+    embedder: Embedder, candidate: Candidate, folder: Path, *, licence: str, repo: str, classifier: Path | None = None
+) -> Compared | None:
+    """The card, and the weights in timm's layout; in wingbar's own where timm's cannot hold them, or the head that lies
+    in the classifier's folder."""
     try:
-        checked: Compared | None = write_timm(embedder, folder, licence=licence)
+        checked: Compared | None = write_timm(embedder, folder, licence=licence, classifies=classifier is not None)
     except Unheld:
         for path in folder.iterdir():
             path.unlink()
         save_folder(embedder, folder, recipe=candidate.recipe)
+        if classifier is not None:
+            for name in HEAD:
+                shutil.copyfile(classifier / name, folder / name)
         checked = None
-    card = make_card(embedder, candidate, licence=licence, repo=repo or "OWNER/NAME", timm=checked is not None)
+    card = make_card(
+        embedder, candidate, licence=licence, repo=repo or "OWNER/NAME", timm=checked is not None, classifier=classifier
+    )
     write_text(folder / "README.md", card)
     return checked
 

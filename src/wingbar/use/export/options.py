@@ -15,6 +15,7 @@ from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.files import check_place
+from wingbar.train.runfolder import is_run
 
 __all__ = ["OURS", "Export", "Order", "resolve"]
 
@@ -28,6 +29,8 @@ OURS = {
     "embedder.json",
     "weights.safetensors",
     "whitening.safetensors",
+    "head.json",
+    "head.safetensors",
 }
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -38,7 +41,8 @@ class Export:
     """Write an embedder as something that other software runs, checked against PyTorch; docs/export.md."""
 
     what: Annotated[str, tyro.conf.Positional]
-    """Run (folder), embedder (folder), weights file, or name of a model with --encoder.weights."""
+    """Run (folder), embedder (folder), what `wingbar classify` wrote, weights file, or name of a model with
+    --encoder.weights."""
     to: Format
     """An ONNX file, a program of torch.export (.pt2), a folder that timm opens, or that with a model card for a hub."""
     out: Annotated[Path | None, OUT] = None
@@ -62,6 +66,7 @@ class Order(NamedTuple):
 
     wanted: Wanted
     out: Path
+    record: Wanted  # the run whose record tells of it; the same where there is none
 
 
 def resolve(asked: Export) -> Order:
@@ -70,7 +75,8 @@ def resolve(asked: Export) -> Order:
     smallest, largest = LIMITS["data.size"]
     if asked.size is not None and not smallest <= asked.size <= largest:
         raise UserError(f"data.size is {asked.size}; it must be at least {smallest} and at most {largest}")
-    _check_hub(asked, wanted)
+    record = _record_of(wanted)
+    _check_hub(asked, record)
     out = (asked.out or (wanted.folder or Path()) / USUAL[asked.to]).expanduser()
     (_check_file if "." in USUAL[asked.to] else _check_folder)(out, asked.to)
     missing = [name for name in ONNX if find_spec(name) is None] if asked.to == "onnx" else []
@@ -78,16 +84,26 @@ def resolve(asked: Export) -> Order:
         raise UserError(
             f"--to onnx needs {' and '.join(missing)}; pip install wingbar[export], or use --to program without"
         )
-    return Order(wanted, out)
+    return Order(wanted, out, record)
 
 
-def _check_hub(asked: Export, wanted: Wanted) -> None:
+def _record_of(wanted: Wanted) -> Wanted:
+    """A classifier may lie in the run that it was made of."""
+    folder = Path(wanted.name).expanduser().resolve()
+    inside = (folder / "head.json").exists() and is_run(folder.parent)
+    return find_wanted(str(folder.parent)) if inside else wanted
+
+
+def _check_hub(asked: Export, record: Wanted) -> None:
     if asked.to != "hub":
         if asked.repo or asked.push or asked.public:
             raise UserError(f"--repo, --push and --public are for --to hub, not for --to {asked.to}")
         return
-    if wanted.folder is None:
-        raise UserError(f"{asked.what} is no run, and a model card is written from a run's record; use --to timm")
+    if record.folder is None:
+        raise UserError(
+            f"{asked.what} is no run, nor a classifier in a run's folder, and a model card is written from a run's "
+            "record; choose another --to"
+        )
     if asked.repo and not REPOSITORY.fullmatch(asked.repo):
         raise UserError(f"{asked.repo!r} is no repository; --repo is OWNER/NAME, such as me/birds")
     if asked.push and not asked.repo:

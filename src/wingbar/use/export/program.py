@@ -18,28 +18,29 @@ from torch.export.graph_signature import InputKind
 from wingbar.errors import UserError
 from wingbar.files import atomic
 from wingbar.models.embedder import Embedder
-from wingbar.use.export.deployed import Compared, Deployed, check, pixels
+from wingbar.use.classify.head import ClassHead, Said
+from wingbar.use.export.deployed import VECTOR, Compared, Deployed, check, pixels
 
 __all__ = ["write_onnx", "write_program"]
 
 About = Mapping[str, Any]  # what the file says of itself
-INPUT, OUTPUT, BATCH = "image", "vector", "batch"
+INPUT, BATCH = "image", "batch"
 NOTES = "wingbar.json"  # in a program: torch.export.load(path, extra_files={"wingbar.json": ""}) reads it
 WHOLE = 2**31 - 2**20  # bytes: protobuf's files are smaller than 2 GB
 
 
-def write_program(embedder: Embedder, about: About, path: Path) -> Compared:
+def write_program(embedder: Embedder, about: About, path: Path, *, head: ClassHead | None = None) -> Compared:
     """A program of any batch size, kept if it says what PyTorch says."""
     content = io.BytesIO()  # torch writes a file's own name into it
-    torch.export.save(_program(embedder), content, extra_files={NOTES: json.dumps(about, indent=2)})
+    torch.export.save(_program(embedder, head), content, extra_files={NOTES: json.dumps(about, indent=2)})
     with atomic(path) as partial:
         partial.write_bytes(content.getvalue())
-        return check(torch.export.load(io.BytesIO(partial.read_bytes())).module(), embedder)
+        return check(torch.export.load(io.BytesIO(partial.read_bytes())).module(), embedder, head)
 
 
-def _program(embedder: Embedder) -> ExportedProgram:
+def _program(embedder: Embedder, head: ClassHead | None) -> ExportedProgram:
     """Of two images, for any number of them."""
-    network, images = Deployed(embedder), (pixels(2, embedder.size),)
+    network, images = Deployed(embedder, head), (pixels(2, embedder.size),)
     try:
         with torch.no_grad(), _quietly():
             shapes = {INPUT: {0: Dim(BATCH, min=1)}}
@@ -76,11 +77,12 @@ def _forget_unused(program: ExportedProgram) -> None:
 # --- ONNX ------------------------------------------------------------------------------------------------------------
 
 
-def write_onnx(embedder: Embedder, about: About, path: Path) -> Compared:
+def write_onnx(embedder: Embedder, about: About, path: Path, *, head: ClassHead | None = None) -> Compared:
     """An ONNX file of any batch size, kept if onnxruntime says what PyTorch says."""
+    names = [VECTOR, *(Said._fields if head else ())]
     with _quietly():
         made = torch.onnx.export(
-            _program(embedder), (), input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False
+            _program(embedder, head), (), input_names=[INPUT], output_names=names, dynamo=True, verbose=False
         )
     assert made is not None
     model = made.model_proto
@@ -93,7 +95,7 @@ def write_onnx(embedder: Embedder, about: About, path: Path) -> Compared:
         model.metadata_props.add(key=name, value=value if isinstance(value, str) else json.dumps(value))
     with atomic(path) as partial:
         partial.write_bytes(model.SerializeToString(deterministic=True))
-        return check(_session(partial), embedder)
+        return check(_session(partial), embedder, head)
 
 
 def _forget_origin(model: Any) -> None:
@@ -115,10 +117,15 @@ def _session(path: Path) -> Any:
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
 
-    def embed(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
+    names = [output.name for output in session.get_outputs()]
 
-    return embed
+    def run(images: Tensor) -> dict[str, Tensor]:
+        return {
+            name: torch.from_numpy(value)
+            for name, value in zip(names, session.run(None, {INPUT: images.numpy()}), strict=True)
+        }
+
+    return run
 
 
 @contextmanager

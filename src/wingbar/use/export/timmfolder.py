@@ -29,10 +29,12 @@ class Unheld(UserError):
         super().__init__(f"timm's layout cannot hold this embedder: {why}; --to program and --to onnx can")
 
 
-def write_timm(embedder: Embedder, folder: Path, *, licence: str) -> Compared:
+def write_timm(embedder: Embedder, folder: Path, *, licence: str, classifies: bool = False) -> Compared:
     """config.json and model.safetensors, opened by timm and compared with PyTorch."""
     import timm
 
+    if classifies:
+        raise Unheld("its classifier reads rooted vectors, and timm's are linear on the vectors themselves")
     twin = _twin(embedder)
     write_text(folder / "config.json", json.dumps(_config(embedder, twin, licence), indent=2) + "\n")
     save_tensors(folder / "model.safetensors", embedder.encoder.trunk.state_dict(), metadata={"format": "pt"})

@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
+from wingbar.evaluate.wanted import Wanted
 from wingbar.files import partial_of
 from wingbar.models.embedder import Embedder
-from wingbar.models.encoder import check_size
 from wingbar.train.provenance import installed
+from wingbar.use.classify.head import NONE, ClassHead, read_head
 from wingbar.use.export.deployed import Compared
 from wingbar.use.export.hub import fill_hub, licence_of, send
 from wingbar.use.export.options import OURS, Export, resolve
 from wingbar.use.export.program import write_onnx, write_program
 from wingbar.use.export.timmfolder import write_timm
+from wingbar.use.loaded import maker_of
 
 __all__ = ["Exported", "write_export"]
 
@@ -34,37 +37,66 @@ class Exported(NamedTuple):
 
 def write_export(asked: Export) -> Exported:
     """Load, convert, compare with PyTorch, write; to a hub only if that is said."""
-    wanted, out = resolve(asked)
-    candidate = find_candidate(wanted, encoder=asked.encoder, weights=asked.weights)
-    embedder = candidate.load().eval()
-    if asked.size is not None:
-        embedder.size = asked.size
-    check_size(embedder.encoder, embedder.size)
+    wanted, out, record = resolve(asked)
+    embedder, head = _opened(asked, wanted)
+    candidate = find_candidate(record, encoder=asked.encoder, weights=asked.weights)
+    if record is not wanted and candidate.load().identity != embedder.identity:
+        raise UserError(f"{asked.what} is of other weights than the run it lies in; make it anew with wingbar classify")
     licence = licence_of(*_initialisation(candidate, asked))
     if asked.to in FILES:
-        checked: Compared | None = FILES[asked.to](embedder, _about(embedder, candidate, asked, licence), out)
+        about = _about(embedder, candidate, asked, licence) | (_of_classes(head) if head else {})
+        checked: Compared | None = FILES[asked.to](embedder, about, out, head=head)
         files = [out]
     else:
         with _whole(out) as partial:
             if asked.to == "timm":
-                checked = write_timm(embedder, partial, licence=licence)
+                checked = write_timm(embedder, partial, licence=licence, classifies=head is not None)
             else:
-                checked = fill_hub(embedder, candidate, partial, licence=licence, repo=asked.repo)
+                own = Path(asked.what).expanduser() if head else None
+                checked = fill_hub(embedder, candidate, partial, licence=licence, repo=asked.repo, classifier=own)
         files = sorted(path for path in out.iterdir() if path.name in OURS)
-    return Exported(files, checked, [*([str(checked)] if checked else []), *_last(asked, embedder, out, files)])
+    words = [str(checked)] if checked else []
+    return Exported(
+        files, checked, words + (_of_file(embedder, head) if asked.to in FILES else _last(asked, out, files))
+    )
 
 
-def _last(asked: Export, embedder: Embedder, out: Path, files: list[Path]) -> list[str]:
-    """What to do with it; of a hub, what was done."""
-    takes = f"It takes RGB from 0 to 1, batch × 3 × {embedder.size} × {embedder.size}"
-    if asked.to in FILES:
-        return [f"{takes}; normalisation{' and whitening are' if embedder.whitening else ' is'} inside."]
+def _opened(asked: Export, wanted: Wanted) -> tuple[Embedder, ClassHead | None]:
+    """The embedder, and the head that `wingbar classify` has made for it."""
+    embedder = find_candidate(wanted, encoder=asked.encoder, weights=asked.weights).load().eval()
+    embedder.size = asked.size or embedder.size
+    maker, head = maker_of(wanted.name, embedder, size=embedder.size), read_head(Path(wanted.name).expanduser())
+    return embedder, head and head.of(maker)
+
+
+def _of_file(embedder: Embedder, head: ClassHead | None) -> list[str]:
+    """What goes into it and comes out of it."""
+    inside = "normalisation and whitening are" if embedder.whitening else "normalisation is"
+    takes = f"It takes RGB from 0 to 1, batch × 3 × {embedder.size} × {embedder.size}; {inside} inside."
+    if head is None:
+        return [takes]
+    border = "" if head.threshold <= -1 else f"; below {head.threshold:.3f} an image is {NONE}"
+    return [takes, f"It gives vector, probability of {len(head.classes):,} classes, and near, the cosine{border}."]
+
+
+def _last(asked: Export, out: Path, files: list[Path]) -> list[str]:
+    """What to do with a folder; of a hub, what was done."""
     if asked.to == "timm":
         return [f'Open it with timm.create_model("local-dir:{out}", pretrained=True).']
     if asked.push:
         return [f"Sent to {send(out, [path.name for path in files], asked.repo, public=asked.public)}."]
     where = f" to {asked.repo}: --push does" if asked.repo else "; --repo OWNER/NAME --push does"
     return [f"Nothing was sent{where}."]
+
+
+def _of_classes(head: ClassHead) -> dict[str, Any]:
+    """What a product must know to say what `wingbar classify` says."""
+    return {
+        "output": "vector; probability: of each class; near: cosine to the nearest class, below "
+        f"none_of_these_below an image is {NONE}",
+        "classes": list(head.classes),
+        "none_of_these_below": head.threshold,
+    }
 
 
 def _initialisation(candidate: Candidate, asked: Export) -> tuple[str, str]:

@@ -1,0 +1,153 @@
+"""Which images lie below a folder: every name once, in order; of a large folder remembered, folder by folder.
+
+A folder whose time of change is as it was has the names that it had. Links are looked at each time.
+"""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wingbar.data.contents import SETTLED, digest
+from wingbar.data.entry import LISTINGS, cache_root
+from wingbar.errors import UserError
+from wingbar.files import NotWritten, write_text
+
+__all__ = ["Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
+LARGE = 10_000  # images; fewer are found faster than remembered
+
+
+class Walked(NamedTuple):
+    """The images below a folder, sorted as paths are, and those of them that lie elsewhere, by links."""
+
+    names: tuple[str, ...]  # with forward slashes
+    outside: tuple[str, ...]
+
+
+class _Held(NamedTuple):
+    """What is in a folder, hidden names left out; names are joined by slashes, which no name has."""
+
+    changed: int  # its time, in nanoseconds; −1: too young to be trusted
+    folders: str
+    images: str
+    links: str
+
+
+def find_images(root: str | Path) -> list[Path]:
+    """Every image file below `root`, sorted, hidden ones left out; and links to files and folders that are gone."""
+    folder = Path(root).expanduser()
+    return [folder / name for name in walk(folder).names]
+
+
+def walk(root: Path) -> Walked:
+    """The same, by name. Links are followed, but no folder is entered twice."""
+    if not root.is_dir():
+        raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
+    home = os.path.realpath(root)
+    memory = cache_root() / LISTINGS / f"{digest(os.fsencode(home)).hex()}.json"
+    known = {name: _Held(*held) for name, held in recall(memory).items()}
+    walker = _Walker(home, known)
+    names = tuple(walker.below(home, ""))
+    if not names:
+        raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
+    if len(names) >= LARGE and walker.held != known:
+        remember(memory, walker.held)
+    return Walked(names, tuple(sorted(walker.outside)))
+
+
+class _Walker:
+    """A walk below `home`, and what it has seen."""
+
+    def __init__(self, home: str, known: Mapping[str, _Held]) -> None:
+        self.home, self.known = os.path.join(home, ""), known
+        self.held: dict[str, _Held] = {}
+        self.outside: list[str] = []
+
+    def below(self, folder: str, prefix: str) -> Iterator[str]:
+        """Names of images; `folder` is a real path, which `prefix` leads to."""
+        if folder in self.held:
+            return
+        held = self.held[folder] = _look(folder, self.known.get(folder))
+        elsewhere = not os.path.join(folder, "").startswith(self.home)
+        places = {name: os.path.join(folder, name) for name in _split(held.folders)}
+        images = _split(held.images)
+        if elsewhere:
+            self.outside += [prefix + name for name in images]
+        for name in _split(held.links):
+            path = os.path.join(folder, name)
+            if os.path.isdir(path):
+                places[name] = os.path.realpath(path)
+            elif is_image_name(name) if os.path.isfile(path) else _was_image(name):
+                images.append(name)
+                if not os.path.realpath(path).startswith(self.home):
+                    self.outside.append(prefix + name)
+        for name in sorted([*images, *places]):
+            if name in places:
+                yield from self.below(places[name], f"{prefix}{name}/")
+            else:
+                yield prefix + name
+
+
+def _look(folder: str, known: _Held | None) -> _Held:
+    """What is in a folder, as it is known or as it is found."""
+    changed = os.stat(folder).st_mtime_ns
+    if known is not None and known.changed == changed:
+        return known
+    settled = time.time_ns() - changed > SETTLED
+    folders, images, links = list[str](), list[str](), list[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                links.append(entry.name)
+            elif entry.is_dir():
+                folders.append(entry.name)
+            elif is_image_name(entry.name) and entry.is_file():
+                images.append(entry.name)
+    return _Held(changed if settled else -1, *("/".join(sorted(some)) for some in (folders, images, links)))
+
+
+def _split(joined: str) -> list[str]:
+    return joined.split("/") if joined else []
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file is called as images are."""
+    return name.lower().endswith(ENDINGS)
+
+
+def _was_image(name: str) -> bool:
+    """Whether a link that leads nowhere may have led to an image or a folder of them.
+
+    Nobody can look any more. A name such as `labels.csv` says that there was neither; `001.Albatross` does not.
+    """
+    return is_image_name(name) or mimetypes.MimeTypes().guess_type(name) == (None, None)
+
+
+# --- what was found, for the next time -------------------------------------------------------------------------------
+
+
+def recall(memory: Path) -> dict[str, list[Any]]:
+    """What is remembered there; nothing, if there is nothing or it is damaged."""
+    try:
+        check, text = memory.read_bytes().split(b"\n", 1)
+    except (OSError, ValueError):
+        return {}
+    found: dict[str, list[Any]] = json.loads(text) if digest(text).hex().encode() == check else {}
+    return found
+
+
+def remember(memory: Path, found: Mapping[str, Sequence[Any]]) -> None:
+    """Two processes may do it at once, the later one stays; a cache that cannot be written to can still be read."""
+    text = json.dumps(found)
+    with suppress(OSError, NotWritten):
+        write_text(memory, f"{digest(text.encode()).hex()}\n{text}")

@@ -1,0 +1,99 @@
+"""`wingbar train` and `wingbar resume`: what is asked for is read and checked, then it is done, alone or by ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import tyro
+
+from wingbar.config.configfile import read_config
+from wingbar.config.form import parse_settings
+from wingbar.config.recipes import RECIPES, recipe_named
+from wingbar.config.settings import Config
+from wingbar.config.words import parse
+from wingbar.errors import Interrupted, UserError
+from wingbar.process import rank, ranks
+from wingbar.terminal import say
+from wingbar.train.progress import working
+from wingbar.train.runfolder import checked, continued, recipe_of
+
+__all__ = ["Resume", "asked_training", "config_file", "resume", "start_ranks", "stopped", "train"]
+
+FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with an interrupted run."""
+
+    out: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+
+
+def train(arguments: Sequence[str]) -> None:
+    """train an encoder: wingbar train [RECIPE] --data.root photos/ --out runs/a"""
+    _run(*asked_training(arguments), ["train", *arguments])
+
+
+def resume(arguments: Sequence[str]) -> None:
+    """go on with an interrupted run: wingbar resume runs/a"""
+    out = parse(Resume, "resume", arguments).out
+    _run(*continued(out), ["resume", *arguments])
+
+
+def asked_training(arguments: Sequence[str]) -> tuple[Config, str]:
+    """What the words after `wingbar train` ask for, not checked yet, and the name of its recipe."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
+    default = recipe_named(recipe)
+    about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
+    file, rest = config_file(rest)
+    if file and named:
+        raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
+    if file:
+        recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
+    return parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe
+
+
+def config_file(words: Sequence[str]) -> tuple[Path | None, Sequence[str]]:
+    """The config that is to be used in place of a recipe, and the other words."""
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            return Path(words[place + 1]), [*words[:place], *words[place + 2 :]]
+        if word.startswith("--config="):
+            return Path(word.partition("=")[2]), [*words[:place], *words[place + 1 :]]
+    return None, words
+
+
+def _run(config: Config, recipe: str, words: Sequence[str]) -> None:
+    """Train to the end, or until somebody stops it; on several devices, the same words in a process for each."""
+    config = checked(config)
+    start_ranks(config.run.devices, words)
+    with working("starting", quiet=rank() > 0):
+        from wingbar.train.runs import run
+
+    try:
+        out = run(config, recipe=recipe).out
+    except Interrupted as stop:
+        stopped(stop, f"Go on with: wingbar resume {config.run.out}")
+    if rank() == 0:
+        say(f"Done. The encoder is in {out / 'encoder.safetensors'}, the record in {out / 'metrics.jsonl'}.")
+
+
+def start_ranks(devices: int, words: Sequence[str]) -> None:
+    """Where several are asked for and nobody has started them: do that, and end as they end."""
+    if devices > 1 and ranks() is None:
+        with working("starting"):
+            from wingbar.train.starting import start
+
+        start(devices, words)
+
+
+def stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
+    """End as shells expect of a process that a signal has stopped."""
+    say(f"Stopped, everything is saved. {how_to_go_on}")
+    sys.exit(128 + stop.signal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -94,4 +95,4 @@ def _change(tree: Any, rng: np.random.Generator) -> None:
     elif isinstance(tree, dict) and rng.random() < 0.1:
         tree[f"{key}x"] = tree.pop(key)
     else:
-        tree[key] = STRANGE[rng.integers(len(STRANGE))]
+        tree[key] = deepcopy(STRANGE[rng.integers(len(STRANGE))])

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ from wingbar.errors import UserError
 from wingbar.models.embedder import Embedder, save_embedder
 from wingbar.models.weights import load_encoder, save_encoder
 from wingbar.use import embedding
-from wingbar.use.formats import open_embeddings
+from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow, Maker
+from wingbar.use.formats import ParquetVectors, open_embeddings, write_embeddings
 from wingbar.use.parts import PartShelf
 
 PARQUET = pytest.param(
@@ -235,6 +237,18 @@ def test_a_damaged_part_is_computed_again(ending, damage, tmp_path):
         "b": 1,
         "c": 2,
     }
+
+
+def test_a_group_of_rows_that_is_not_as_long_as_it_says_is_damaged(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    files = []
+    for rows in (3, 2):
+        about, names = IndexAbout(Maker("resnet18"), 4, "fp16"), [IndexRow(f"/{n}", "", "0" * 64) for n in range(rows)]
+        write_embeddings(tmp_path / f"{rows}.parquet", Embeddings(about, names, np.ones((rows, 4), np.float16)))
+        files.append(pq.ParquetFile(tmp_path / f"{rows}.parquet"))
+    mixed = SimpleNamespace(metadata=files[0].metadata, num_row_groups=1, read_row_group=files[1].read_row_group)
+    with pytest.raises(UserError, match="row group 0 of the embeddings file is damaged"):
+        ParquetVectors(mixed, 4)[0:3]
 
 
 def test_two_embedders_are_not_mixed(embed, refused, photos, tmp_path):

@@ -1,11 +1,13 @@
 """A run that was killed and resumed ends with the same bits as one that never stopped."""
 
 import json
+import pickle
 import random
 import re
 import signal
 import socket
 import time
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -176,6 +178,14 @@ def edit(out: Path, part: str, name: str, value: object) -> None:
     settings = json.loads((out / "config.json").read_text())
     settings[part][name] = value
     (out / "config.json").write_text(json.dumps(settings))
+
+
+def test_of_a_checkpoint_that_is_none_one_sentence_is_said(tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(pickle.dumps({"version": 2}, protocol=0))  # which torch warns of
+    with warnings.catch_warnings(record=True) as told, pytest.raises(UserError, match="cannot be read as a checkpoint"):
+        warnings.simplefilter("always")
+        checkpoint.read(tmp_path / "checkpoint.pt")
+    assert not told
 
 
 def test_a_damaged_record_costs_its_own_lines_only(tmp_path):

@@ -181,7 +181,7 @@ INCHES, GAP = 0.84, 0.1  # of a neighbour's picture; between two
 STEP = INCHES + 0.34  # from one encoder's row to the next
 QUERY, NAME = 1.3, 1.0  # widths of the query's picture and of the encoders' names
 BETWEEN = 0.16  # two queries
-RIGHT, WRONG = "✓", "✗"
+RIGHT, WRONG, DASHES = "✓", "✗", (0, (2.2, 1.4))
 LEGEND = f"{RIGHT}, solid: of the query's class; {WRONG}, dashed: of another."
 
 
@@ -220,7 +220,8 @@ def _draw_found(paper: Sheet, found: Neighbourhood, row: int, left: float, top: 
         if found.right is not None:
             right = bool(found.right[row, place])
             ink, sign = (paper.style.right, f"{RIGHT} ") if right else (paper.style.wrong, f"{WRONG} ")
-            paper.frame(x, top, INCHES, INCHES, ink=ink, dashed=not right)
+            line = "solid" if right else DASHES
+            paper.rectangle(x, top, INCHES, INCHES, fill=False, edgecolor=ink, linewidth=1.5, linestyle=line)
             paper.words(sign, x, top + INCHES + 0.2, size=6.0, ink=ink)
         paper.words(found.labels[row][place], x, top + INCHES + 0.09, size=5.5, fit=INCHES + GAP / 2)
         paper.words(f"{cosine:.3f}", x + (0.11 if sign else 0), top + INCHES + 0.2, size=5.5, ink=paper.style.pale)

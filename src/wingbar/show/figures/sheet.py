@@ -51,14 +51,7 @@ class Sheet:
     axes: Axes
     style: Style
 
-    def picture(
-        self,
-        image: UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"],
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-    ) -> None:
+    def picture(self, image: Picture, x: float, y: float, width: float, height: float) -> None:
         """Pixels, stretched into a rectangle."""
         pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) else image
         place = (x, x + width, y + height, y)
@@ -84,20 +77,11 @@ class Sheet:
         colour = ink or self.style.ink
         self.axes.text(x, y, line, size=size, color=colour, ha=align, va="center_baseline", weight=weight)
 
-    def frame(self, x: float, y: float, width: float, height: float, *, ink: str, dashed: bool = False) -> None:
-        """A rectangle around a picture."""
+    def rectangle(self, x: float, y: float, width: float, height: float, **look: Any) -> None:
+        """Around a picture, or full of colour."""
         from matplotlib.patches import Rectangle
 
-        pattern = (0, (2.2, 1.4)) if dashed else "solid"
-        self.axes.add_patch(
-            Rectangle((x, y), width, height, fill=False, edgecolor=ink, linewidth=1.5, linestyle=pattern)
-        )
-
-    def bar(self, x: float, y: float, width: float, height: float, *, ink: str) -> None:
-        """A rectangle full of colour."""
-        from matplotlib.patches import Rectangle
-
-        self.axes.add_patch(Rectangle((x, y), width, height, facecolor=ink, linewidth=0))
+        self.axes.add_patch(Rectangle((x, y), width, height, **look))
 
     def outline(self, inside: Float[Tensor, "h w"], x: float, y: float, width: float, height: float) -> None:
         """The border of a region of a picture, white on black, so that it is seen on any."""

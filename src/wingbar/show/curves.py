@@ -15,7 +15,7 @@ from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.reported import points
 from wingbar.models.weights import load_encoder, weights_hash
 from wingbar.show.figures.contents import Curve, Panel
-from wingbar.show.figures.curves import Recorded, draw_curves, panels
+from wingbar.show.figures.curves import Recorded, banded, draw_curves, panels
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
@@ -146,8 +146,7 @@ def _curve(setting: str, metric: str, group: Sequence[ScoredRun]) -> Curve:
         over_repeats([score.value for score in of_seed.values()]) if len(of_seed) > 1 else next(iter(of_seed.values()))
         for of_seed in values.values()
     ]
-    y, low, high = ([100 * getattr(span, part) for span in spans] for part in Interval._fields)
-    return Curve(f"ours, like {group[0].run.folder.resolve().name}", list(values), y, low, high)
+    return banded(f"ours, like {group[0].run.folder.resolve().name}", list(values), spans, scale=100)
 
 
 def _scored(runs: Sequence[Chronicle]) -> list[ScoredRun]:

@@ -88,14 +88,9 @@ def confusable(found: Retrieval, labels: Int[Tensor, " image"], *, count: int) -
     own, hit, precision = labels[found.query].cpu(), found.rank1.double().cpu(), found.average_precision.cpu()
     classes = torch.unique(own).tolist()
     order = sorted(classes, key=lambda label: (hit[own == label].mean().item(), precision[own == label].mean().item()))
-    chosen = [_median_row(precision, own == label) for label in order[:count]]
-    return found.query.cpu()[torch.tensor(chosen)]
-
-
-def _median_row(values: Float[Tensor, " n"], among: Tensor) -> int:
-    """The place of the (lower) median among the chosen values."""
-    places = among.nonzero().flatten()
-    return int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]])
+    groups = [(own == label).nonzero().flatten() for label in order[:count]]
+    medians = [rows[precision[rows].argsort(stable=True)[(len(rows) - 1) // 2]] for rows in groups]
+    return found.query.cpu()[torch.stack(medians)]
 
 
 # --- pictures and names ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -107,21 +107,15 @@ def sheet(width: float, height: float, style: Style) -> Iterator[tuple[Figure, S
 
 
 def shortened(text: str, length: Callable[[str], float], most: float) -> str:
-    """The text as it is, or with its middle left out, so that it fits.
+    """The text as it is, or with its middle left out, so that it fits: ends of file names tell more than middles.
 
     >>> shortened("Black_Tern_0057.webp", len, 10.0)
     'Black…webp'
     """
     if length(text) <= most:
         return text
-    shorter = (_without_middle(text, kept) for kept in range(len(text) - 1, 0, -1))
+    shorter = (f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}" for kept in range(len(text) - 1, 0, -1))
     return next((cut for cut in shorter if length(cut) <= most), "…")
-
-
-def _without_middle(text: str, kept: int) -> str:
-    """The first and last letters, `kept` of them in all: ends of file names tell more than their middles."""
-    tail = kept // 2
-    return f"{text[: kept - tail]}…{text[len(text) - tail :]}"
 
 
 def wrapped(text: str, width: float, *, size: float = 7.0) -> list[str]:
@@ -180,10 +174,11 @@ def _settle(page: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def put_legend(page: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int, title: str) -> None:
+def put_legend(page: Figure, handles: Mapping[str, Any], *, columns: int, title: str) -> None:
     """The legend, right below the title, where `chart` has left room for it."""
     place = MARGIN / 2 / page.get_figwidth(), 1 - (_top(title) - 0.03) / page.get_figheight()
-    page.legend(handles, labels, loc="upper left", bbox_to_anchor=place, ncols=columns).set_in_layout(False)
+    legend = page.legend(list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=place, ncols=columns)
+    legend.set_in_layout(False)
 
 
 def _top(title: str) -> float:

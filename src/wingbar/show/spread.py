@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,23 +38,13 @@ __all__ = ["bank_measure", "density", "draw", "draw_spread", "feature_measure", 
 FEWEST = 3  # images of a class: fewer have no density
 
 
-class Reading(NamedTuple):
-    """A statistic in words, and features as it sees them."""
-
-    words: str
-    seen: Callable[[Tensor], Tensor]
-
-
-def _unit_columns(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-    return functional.normalize(rows, dim=0)
-
-
-READINGS = {
-    "row_std": Reading("standard deviation of a coordinate of the unit features", unit_length),
-    "row_std_minmax": Reading("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
-    "column_variance": Reading("variance of a dimension scaled to unit length", _unit_columns),
-    "column_variance_minmax": Reading("variance of a dimension scaled to unit length, from 0 to 1", _unit_columns),
-    "raw_variance": Reading("variance of a dimension", as_is),
+unit_columns = partial(functional.normalize, dim=0)
+READINGS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # a statistic in words, and features as it sees them
+    "row_std": ("standard deviation of a coordinate of the unit features", unit_length),
+    "row_std_minmax": ("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
+    "column_variance": ("variance of a dimension scaled to unit length", unit_columns),
+    "column_variance_minmax": ("variance of a dimension scaled to unit length, from 0 to 1", unit_columns),
+    "raw_variance": ("variance of a dimension", as_is),
 }
 
 

@@ -39,7 +39,6 @@ __all__ = [
     "draw_ranking",
     "gather_ranking",
     "likest_classes",
-    "likest_pair",
     "pictures",
     "titles",
 ]
@@ -145,19 +144,12 @@ def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
 # --- classes an encoder finds hardest to tell apart ------------------------------------------------------------------
 
 
-def likest_pair(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> tuple[int, int]:
-    """The two classes whose mean unit features point most alike.
-
-    >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
-    >>> likest_pair(features, torch.tensor([4, 7, 9]))
-    (4, 7)
-    """
-    first, second = likest_classes(features, labels, count=2)
-    return first, second
-
-
 def likest_classes(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], *, count: int) -> list[int]:
-    """Up to `count` classes, sorted: those of the likest pair, then of the next, and so on."""
+    """Up to `count` classes, sorted: the two whose mean unit features point most alike, then the next two, and so on.
+
+    >>> likest_classes(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([4, 7, 9]), count=2)
+    [4, 7]
+    """
     present, place = torch.unique(labels, return_inverse=True)
     sums = torch.zeros(len(present), features.shape[1], dtype=features.dtype, device=features.device)
     means = unit_length(sums.index_add_(0, place, unit_length(features)))

@@ -24,7 +24,7 @@ from wingbar.methods.losses import as_is, unit_length
 from wingbar.show.figures.contents import DimensionSpread, Spreads
 from wingbar.show.figures.sheet import chart
 from wingbar.show.figures.style import LIGHT, THEMES, Style
-from wingbar.show.neighbours import class_title, likest_pair
+from wingbar.show.neighbours import class_title, likest_classes
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, stem_of
 from wingbar.train.saved import load_method
@@ -131,7 +131,9 @@ def _pair(
     enough = (labels.bincount() >= FEWEST)[labels]
     if int((labels.bincount() >= FEWEST).sum()) < 2:
         raise UserError(f"two classes with {FEWEST} images or more are needed to compare them; give more images")
-    return likest_pair(features[enough.to(features.device)], labels[enough].to(features.device))
+    device = features.device
+    first, second = likest_classes(features[enough.to(device)], labels[enough].to(device), count=2)
+    return first, second
 
 
 def _rows(labels: Int[Tensor, " n"], which: int, names: Sequence[str]) -> Int[Tensor, " own"]:

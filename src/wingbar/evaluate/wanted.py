@@ -56,7 +56,9 @@ def find_wanted(what: str, *, weights: str = "") -> Wanted:
     path = Path(what).expanduser()
     folder = path.parent if path.name == "encoder.safetensors" else path
     if is_run(folder):
-        return _run(what, folder)
+        if not (folder / "encoder.safetensors").exists():
+            raise UserError(f"{folder} has no encoder yet; finish it with: wingbar resume {folder}")
+        return Wanted(what, folder, *read_run(folder))
     if (path / "embedder.json").exists():
         return Wanted(what)
     if path.is_dir():
@@ -68,12 +70,6 @@ def find_wanted(what: str, *, weights: str = "") -> Wanted:
             "IMAGENET1K_V1, or random"
         )
     return Wanted(what)
-
-
-def _run(what: str, folder: Path) -> Wanted:
-    if not (folder / "encoder.safetensors").exists():
-        raise UserError(f"{folder} has no encoder yet; finish it with: wingbar resume {folder}")
-    return Wanted(what, folder, *read_run(folder))
 
 
 def data_of(wanted: Sequence[Wanted], given: Data) -> Config:

@@ -194,7 +194,7 @@ def contact_sheet(pairs: Sequence[ImagePair], listings: Mapping[str, Listing]) -
             row, column = divmod(number, COLUMNS)
             left, top = MARGIN + column * wide, MARGIN + row * high
             ink = INKS[RELATIONS.index(pair.relation)]
-            paper.bar(left, top, 0.035, 0.13, ink=ink)
+            paper.rectangle(left, top, 0.035, 0.13, facecolor=ink, linewidth=0)
             paper.words(_title(pair), left + 0.08, top + 0.065, ink=ink, fit=2 * WIDTH + GAP - 0.08)
             _mount(paper, pair.first, listings[pair.first.split], left, top + HEAD)
             _mount(paper, pair.second, listings[pair.second.split], left + WIDTH + GAP, top + HEAD)

@@ -221,7 +221,8 @@ class Criterion(Protocol):
         """In [0, 1]; 1 means: leave this dimension alone."""
 
     def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
-        """Remember the features of a step."""
+        """Remember the features of a step; most remember nothing."""
+        return
 
 
 @runtime_checkable

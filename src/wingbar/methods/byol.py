@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from wingbar.config.entry import Context, Entry, fixed, several_at_once
+from wingbar.config.entry import Context, Entry, fixed
 from wingbar.config.sections import Optim
-
-if TYPE_CHECKING:
-    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,6 @@ class BYOLSettings:
     """BatchNorm's statistics of the teacher: its own, averaged like its weights, or copied from the student."""
 
 
-def _problems(settings: BYOLSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("BYOL", config)
-
-
 ENTRY = Entry(
     title="BYOL",
     settings=BYOLSettings,
@@ -45,7 +38,7 @@ ENTRY = Entry(
     views="asymmetric",
     offers=frozenset({"teacher", "comparison", "target"}),
     limits={"dim": (1, inf), "hidden": (1, inf), "momentum": (0, 1)},
-    problems=_problems,
+    several=True,
     remedies={"base": "lower optim.lr, raise optim.warmup, or use run.precision fp32"},
     small={"dim": 16, "hidden": 32, "momentum": 0.9},
 )

@@ -103,7 +103,8 @@ __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_pr
 
 def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
     """MoCo v2 as the settings want it."""
-    past = partial(against_past, recent=_recent(settings, context))
+    share = inf if settings.recent is None else settings.recent * context.images
+    past = partial(against_past, recent=int(min(settings.queue, max(share, context.batch))))  # a batch at least
     loss = partial(
         against_past_and_present if settings.enqueue == "before" else past,
         temperature=settings.temperature,
@@ -118,12 +119,6 @@ def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
         loss=loss,
         splits=settings.splits,
     )
-
-
-def _recent(settings: MoCoSettings, context: Context) -> int:
-    """How many keys count: a batch of them at least."""
-    share = inf if settings.recent is None else settings.recent * context.images
-    return int(min(settings.queue, max(share, context.batch)))
 
 
 def against_past(

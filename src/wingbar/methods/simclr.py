@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from wingbar.config.entry import TINY, Context, Entry, fixed, several_at_once
+from wingbar.config.entry import TINY, Context, Entry, fixed
 from wingbar.config.sections import DataSettings, Optim
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class SimCLRSettings:
 
 
 def _problems(settings: SimCLRSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("SimCLR", config)
     parts, part = config.run.accumulate, config.data.batch // config.run.accumulate
     if parts > 1 and not settings.in_parts:
         yield (
@@ -47,6 +46,7 @@ ENTRY = Entry(
     views="strong",
     offers=frozenset({"target"}),
     limits={"dim": (1, inf), "temperature": (TINY, inf)},
+    several=True,
     problems=_problems,
     remedies={"base": "lower optim.lr, raise method.temperature, or use run.precision fp32"},
     small={"dim": 16},

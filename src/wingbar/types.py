@@ -18,7 +18,6 @@ __all__ = [
     "Batch",
     "Comparing",
     "Criterion",
-    "Decoder",
     "Encoded",
     "Encodes",
     "Method",
@@ -223,16 +222,6 @@ class Criterion(Protocol):
     def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
         """Remember the features of a step; most remember nothing."""
         return
-
-
-@runtime_checkable
-class Decoder(Protocol):
-    """Feature to image, in ImageNet-normalised space."""
-
-    size: int
-
-    def __call__(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
-        """The rebuilt images."""
 
 
 class Seen(NamedTuple):

@@ -47,12 +47,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.methods import schedules
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import alignment, geometry
 from wingbar.methods.state import Average, Buffers
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["BYOL", "ENTRY", "BYOLSettings"]
 
@@ -132,7 +132,3 @@ class BYOL(nn.Module, Base):
         """The teacher follows once, with this step's momentum."""
         self.teacher_encoder.update(self.encoder, momentum=carries[0])
         self.teacher_projector.update(self.projector, momentum=carries[0])
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder, projector and predictor, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector, predictor=self.predictor)

@@ -89,14 +89,14 @@ from torch import Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods import losses
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import Comparison, Embeddings, geometry, info_nce
 from wingbar.methods.schedules import keeping
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.together import gather, own, whole
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]
 
@@ -197,7 +197,3 @@ class MoCo(nn.Module, Base):
         self.teacher_projector.update(self.projector)
         for key in carries:
             self.queue.push(key)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder and projector, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector)

@@ -57,12 +57,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.data import views
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import blind_loss, geometry, nt_xent
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.together import whole
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["ENTRY", "SimCLR", "SimCLRSettings", "strong"]
 
@@ -108,7 +108,3 @@ class SimCLR(nn.Module, Base):
     def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
         """The loss of another embedding of the same images, in place of the first view's."""
         return self.loss(embedding, target)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder and projector, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector)

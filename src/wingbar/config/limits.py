@@ -84,6 +84,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"
     yield from _unseeable(config)
     for part in config.parts:
+        if part.entry.several and data.batch // parts < 2:
+            yield f"{part.entry.title} normalises over the batch and needs two images or more at once; raise data.batch"
         yield from part.entry.problems(part.settings, config)
 
 

@@ -49,12 +49,11 @@ class Encoder(nn.Module):
         name: str,
         dim: int,
         layout: Layout = "pytorch",
-        freeze_statistics: bool = False,
     ) -> None:
         super().__init__()
         self.trunk, self.read = trunk, read
         self.name, self.dim, self.layout = name, dim, layout
-        self.freeze_statistics, self.pixels = freeze_statistics, IMAGENET
+        self.freeze_statistics, self.pixels = False, IMAGENET
         self.resting: frozenset[str] = frozenset()  # BatchNorms of stages that do not learn
         self._notice: Callable[[Encoded], Encoded] | None = None  # set by `watched`
         self.train(self.training)

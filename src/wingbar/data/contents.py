@@ -10,12 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from wingbar.data.parallel import in_order
+from wingbar.data.shards import address, inside
+from wingbar.data.walking import SETTLED
 from wingbar.files import NotWritten, atomic
 
-__all__ = ["SETTLED", "UNREADABLE", "content_hashes", "digest", "origin"]
+__all__ = ["UNREADABLE", "content_hashes", "digest", "origin"]
 
 LENGTH = 16  # bytes of a hash
-SETTLED = 2_000_000_000  # nanoseconds: a file younger than this may yet change without its times changing
 UNREADABLE = bytes(LENGTH)
 
 
@@ -30,7 +31,7 @@ def digest(*parts: bytes) -> bytes:
 def origin(paths: Sequence[Path]) -> str:
     """The innermost folder that all these files lie in; nothing if they lie on several drives."""
     try:
-        return os.path.commonpath([os.path.abspath(path.parent) for path in paths])
+        return os.path.commonpath({address(folder) for folder in {os.path.dirname(path) for path in paths}})
     except ValueError:
         return ""
 
@@ -67,8 +68,11 @@ def content_hashes(
 def _tag(path: Path) -> bytes:
     """A file as it looks from outside; nothing where that says nothing about what is inside."""
     try:
+        if piece := inside(path):
+            words = (str(word) for word in (*piece.look, piece.start, piece.size))
+            return digest(os.fsencode(path), *(word.encode() for word in words)) if piece.settled else b""
         look = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return b""
     if time.time_ns() - max(look.st_mtime_ns, look.st_ctime_ns) < SETTLED:
         return b""
@@ -77,9 +81,11 @@ def _tag(path: Path) -> bytes:
 
 def _hash(path: Path) -> bytes:
     try:
+        if piece := inside(path):
+            return hashlib.blake2b(piece.read(), digest_size=LENGTH).digest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=LENGTH)).digest()
-    except OSError:
+    except (OSError, ValueError):
         return UNREADABLE  # the decoder will say why
 
 

@@ -12,6 +12,7 @@ from wingbar.data.listing import Listing, known, table
 from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
+from wingbar.data.shards import find_shards
 from wingbar.errors import UserError
 
 __all__ = ["guess", "read_splits"]
@@ -47,6 +48,8 @@ def guess(root: str | Path) -> str:
     if str(root) == "lookalike":
         return "lookalike"
     place = Path(root).expanduser()
+    if find_shards(place):
+        return "shards"
     if not place.exists():
         raise UserError(f"{root} does not exist; give a folder of images, a CSV file, or `lookalike`")
     if place.is_file():
@@ -81,11 +84,21 @@ def read_splits(name: str, root: str | Path) -> dict[str, Listing]:
     if name == "lookalike":
         return {"train": _look_alikes("train"), "test": _look_alikes("test")}
     splits, place = {"train": read(name, root, "train")}, Path(root).expanduser()
+    if name == "shards" or (name in ("folder", "flat") and find_shards(place)):
+        return splits | _in_archives(root)
     if name in ("folder", "flat"):
         return splits | _own_test(name, arrange(place))
     if name != "csv" or any(line.get("split") == "test" for line in table(place, "path")):
         splits["test"] = read(name, root, "test")
     return splits
+
+
+def _in_archives(root: str | Path) -> dict[str, Listing]:
+    """The test split, if archives are called so or classes are known."""
+    try:
+        return {"test": read("shards", root, "test")}
+    except UserError:
+        return {}
 
 
 def _own_test(name: str, found: Arrangement) -> dict[str, Listing]:

@@ -11,18 +11,20 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
-from wingbar.data.contents import SETTLED, digest
 from wingbar.data.entry import LISTINGS, cache_root
 from wingbar.errors import UserError
 from wingbar.files import NotWritten, write_text
 
-__all__ = ["Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
+__all__ = ["SETTLED", "Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 LARGE = 10_000  # images; fewer are found faster than remembered
+SETTLED = 2_000_000_000  # nanoseconds: what is younger than this may yet change without its times changing
 
 
 class Walked(NamedTuple):
@@ -52,14 +54,13 @@ def walk(root: Path) -> Walked:
     if not root.is_dir():
         raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
     home = os.path.realpath(root)
-    memory = cache_root() / LISTINGS / f"{digest(os.fsencode(home)).hex()}.json"
-    known = {name: _Held(*held) for name, held in recall(memory).items()}
+    known = {name: _Held(*held) for name, held in recall(home).items()}
     walker = _Walker(home, known)
     names = tuple(walker.below(home, ""))
     if not names:
         raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
     if len(names) >= LARGE and walker.held != known:
-        remember(memory, walker.held)
+        remember(walker.held, home)
     return Walked(names, tuple(sorted(walker.outside)))
 
 
@@ -136,18 +137,22 @@ def _was_image(name: str) -> bool:
 # --- what was found, for the next time -------------------------------------------------------------------------------
 
 
-def recall(memory: Path) -> dict[str, list[Any]]:
-    """What is remembered there; nothing, if there is nothing or it is damaged."""
+def recall(*what: object) -> dict[str, list[Any]]:
+    """What is remembered of this; nothing, if there is nothing or it is damaged."""
     try:
-        check, text = memory.read_bytes().split(b"\n", 1)
+        check, text = _memory(what).read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return {}
-    found: dict[str, list[Any]] = json.loads(text) if digest(text).hex().encode() == check else {}
+    found: dict[str, list[Any]] = json.loads(text) if str(crc32(text)).encode() == check else {}
     return found
 
 
-def remember(memory: Path, found: Mapping[str, Sequence[Any]]) -> None:
+def remember(found: Mapping[str, Sequence[Any]], *what: object) -> None:
     """Two processes may do it at once, the later one stays; a cache that cannot be written to can still be read."""
     text = json.dumps(found)
     with suppress(OSError, NotWritten):
-        write_text(memory, f"{digest(text.encode()).hex()}\n{text}")
+        write_text(_memory(what), f"{crc32(text.encode())}\n{text}")
+
+
+def _memory(what: tuple[object, ...]) -> Path:
+    return cache_root() / LISTINGS / f"{sha256(repr(what).encode()).hexdigest()[:32]}.json"

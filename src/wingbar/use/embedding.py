@@ -158,9 +158,10 @@ def _check_readable(source: ToEmbed, reasons: Mapping[str, str]) -> list[str]:
     broken = [
         f"{row.path}: {reason}" for row in source.rows if (reason := (gone | {**reasons}).get(row.content)) is not None
     ]
-    if len(broken) > DataSettings().most_broken * len(source.rows):
+    bad, whole = len(broken) + source.lost, len(source.rows) + source.lost
+    if bad > DataSettings().most_broken * whole:
+        first = broken[0] if broken else "those of an archive"
         raise UserError(
-            f"{len(broken):,} of {len(source.rows):,} files are unreadable, first {broken[0]}; mend or remove them, "
-            "what was computed is kept"
+            f"{bad:,} of {whole:,} files are unreadable, first {first}; mend or remove them, what was computed is kept"
         )
     return broken

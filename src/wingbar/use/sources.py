@@ -14,6 +14,7 @@ from wingbar.data.decoding import Picture, Unreadable, decode_file
 from wingbar.data.entry import HASHES, cache_root
 from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
+from wingbar.data.shards import address, find_shards
 from wingbar.data.walking import find_images
 from wingbar.use.embeddings import IndexRow
 
@@ -28,13 +29,16 @@ class ToEmbed(NamedTuple):
     rows: list[IndexRow]
     decode: list[Decode]
     files: Sequence[Path] = ()  # none where a set holds pixels
+    lost: int = 0  # images of archives that cannot be read, about
 
 
 def find_source(images: str, *, name: str | None, side: int, workers: int, report: Reporter) -> ToEmbed:
     """All images of all splits, in the order of their paths; their contents are hashed, nothing is decoded."""
     found = name or guess(images)
     splits = read_splits(found, images)
-    own = found in ("folder", "flat")  # their notes are about splits, and here every image counts
+    own = found in ("folder", "flat") and not find_shards(
+        images
+    )  # their notes are about splits, and here every image counts
     for note in dict.fromkeys(note for listing in splits.values() for note in listing.notes if not own):
         report.say(note)
     if any(listing.pixels is not None for listing in splits.values()):
@@ -42,7 +46,7 @@ def find_source(images: str, *, name: str | None, side: int, workers: int, repor
     labels = {path: label for listing in splits.values() for path, label in _labels(listing).items()}
     if own:
         for path in find_images(images):
-            labels.setdefault(os.path.abspath(path), "")  # of folders that belong to no split
+            labels.setdefault(address(path), "")  # of folders that belong to no split
     paths = [Path(path) for path in sorted(labels)]
     hashes = content_hashes(
         paths, cache_root() / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
@@ -50,13 +54,14 @@ def find_source(images: str, *, name: str | None, side: int, workers: int, repor
     rows = [
         IndexRow(written(path), labels[str(path)], content.hex()) for path, content in zip(paths, hashes, strict=True)
     ]
-    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths], paths)
+    lost = sum(bad.images for listing in splits.values() for bad in listing.lost)
+    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths], paths, lost)
 
 
 def _labels(listing: Listing) -> dict[str, str]:
     """Full path of each image → its class."""
     names = _classes(listing)
-    return {os.path.abspath(path): label for path, label in zip(listing.paths, names, strict=True)}
+    return {address(path): label for path, label in zip(listing.paths, names, strict=True)}
 
 
 def _classes(listing: Listing) -> list[str]:

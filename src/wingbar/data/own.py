@@ -173,7 +173,9 @@ def _below(root: Path, path: str) -> str:
 
 
 def shards(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0) -> Listing:
-    """Tar archives: by their names or folders train and test, or a seeded, stratified part of the images is test.
+    """Tar archives: train and test by their names or folders, or a seeded, stratified part of the images is test.
+
+    A fraction of 0 draws none.
 
     An image's class is what a .cls or .json file beside it says, or the folder that it has in its archive.
     """
@@ -185,10 +187,10 @@ def shards(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0)
             f"none of the {len(found):,} archives of {root} has an image that can be read; the first: {why}"
         )
     whole = _of_archives(found)
-    if not test and whole.labels is not None:
+    if not test and whole.labels is not None and test_fraction:
         return hold_out(whole, split, share=test_fraction, seed=seed)
     if split != "train" and not test:
-        raise UserError(f"the images of {root} have no labels, so there is no {split} split; read `train`")
+        raise UserError(f"no archive of {root} is called test, and none is drawn without labels; read `train`")
     ends = [len(one.names) for place in train if isinstance(one := found[place], Shard)]
     mine = [bad for bad in whole.lost if (str(bad.path) in map(str, map(Path, train))) == (split == "train")]
     rows = range(sum(ends)) if split == "train" else range(sum(ends), len(whole.names))

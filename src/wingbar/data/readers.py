@@ -147,7 +147,8 @@ def read(name: str, root: str | Path, split: str, *, download: bool = False, **o
     known("data set", name, DATASETS)
     known("split", split, ("train", "test"))
     where = Path(root).expanduser()
-    name = "shards" if name in ("flat", "folder") and find_shards(where) else name
+    if name in ("flat", "folder") and find_shards(where):
+        name, options = "shards", {"test_fraction": 0.0} if name == "flat" else options
     dataset = DATASETS[name]
     offered = list(inspect.signature(dataset.layout).parameters)[2:]
     for option in options:

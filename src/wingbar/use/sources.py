@@ -36,9 +36,8 @@ def find_source(images: str, *, name: str | None, side: int, workers: int, repor
     """All images of all splits, in the order of their paths; their contents are hashed, nothing is decoded."""
     found = name or guess(images)
     splits = read_splits(found, images)
-    own = found in ("folder", "flat") and not find_shards(
-        images
-    )  # their notes are about splits, and here every image counts
+    # notes of these are about splits, and here every image counts
+    own = found in ("folder", "flat") and not find_shards(images)
     for note in dict.fromkeys(note for listing in splits.values() for note in listing.notes if not own):
         report.say(note)
     if any(listing.pixels is not None for listing in splits.values()):

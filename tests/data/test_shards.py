@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import re
+import shutil
 import tarfile
 import threading
 import warnings
@@ -18,6 +19,7 @@ import torch
 from PIL import Image
 
 import wingbar
+from wingbar.cli import main
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.data import shards
@@ -33,8 +35,11 @@ from wingbar.data.placement import place
 from wingbar.data.readers import read
 from wingbar.data.shards import find_shards, inside, is_there
 from wingbar.errors import UserError
+from wingbar.evaluate.doctor.check import check
+from wingbar.models.weights import save_encoder
 from wingbar.train.images import open_source
 from wingbar.train.provenance import check_unreadable
+from wingbar.use.formats import open_embeddings
 
 CPU = torch.device("cpu")
 COUNT, EACH = 24, 4  # images, and of them in an archive
@@ -500,3 +505,44 @@ def test_notes_are_told(folder):
     told: list[str] = []
     load(read("shards", folder, "train"), side=8, report=Reporter(say=told.append))
     assert told == []
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "http"])
+def test_embeddings_of_archives_are_those_of_files(remote, folder, photos, tmp_path, request):
+    capsys, serve = request.getfixturevalue("capsys"), request.getfixturevalue("serve")
+    torch.manual_seed(0)
+    save_encoder(wingbar.build_encoder("timm/test_resnet").eval(), tmp_path / "a.safetensors", size=32)
+    root = f"{serve(folder).url}/train-{{000..005}}.tar" if remote else str(folder)
+
+    def embed(images: str, out: str) -> str:
+        main(["embed", str(tmp_path / "a.safetensors"), images, "-o", str(tmp_path / out), "--quiet"])
+        return capsys.readouterr().out
+
+    assert "24 new" in embed(root, "a.map") and "24 new" in embed(str(photos), "b.map")
+    ours, theirs = (open_embeddings(tmp_path / name) for name in ("a.map", "b.map"))
+    assert (ours.vectors[:] == theirs.vectors[:]).all()
+    assert [row.content for row in ours.rows] == [row.content for row in theirs.rows]
+    assert [row.label for row in ours.rows] == [str(number % 3) for number in range(COUNT)]
+    archives = (root.partition("train")[0].rstrip("/") if remote else root, "train-000.tar", "0000.png")
+    assert ours.rows[0].path == "/".join(archives)
+    assert "Nothing to do" in embed(root, "a.map")
+    main(["embed", str(tmp_path / "a.safetensors"), root, "-o", str(tmp_path / "a.map"), "--quiet", "--drop"])
+    assert "Nothing to do" in capsys.readouterr().out  # what lies in an archive is not gone
+
+
+def test_embed_counts_what_is_in_a_broken_archive(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "shards")
+    (tmp_path / "shards" / "train-003.tar").write_bytes(b"no archive")
+    save_encoder(wingbar.build_encoder("timm/test_resnet").eval(), tmp_path / "a.safetensors", size=32)
+    with pytest.raises(SystemExit, match="2"):
+        main(["embed", str(tmp_path / "a.safetensors"), str(tmp_path / "shards"), "-o", str(tmp_path / "a.map")])
+    assert "4 of 24 files are unreadable, first those of an archive" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_doctor_examines_archives(folder, photos):
+    ours, theirs = (check(root, quiet=True) for root in (folder, photos))
+    assert ours.name == "shards" and {*ours.splits} == {"train", "test"} and {*theirs.splits} == {"train"}
+    assert sum(facts.images for facts in ours.splits.values()) == theirs.splits["train"].images == COUNT

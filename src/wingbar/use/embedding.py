@@ -127,7 +127,7 @@ def _embed(
     """Batch after batch; the next one is decoded meanwhile."""
     prepare_pillow()
     window = -(-2 * asked.batch // (asked.workers or cores()))
-    pictures = in_order(lambda place: source.decode[place](), places, workers=asked.workers, window=window)
+    pictures = in_order(source.decode, places, workers=asked.workers, window=window)
     hashes, vectors, broken, saved = list[str](), list[np.ndarray](), dict[str, str](), time.monotonic()
     for start in range(0, len(places), asked.batch):
         some = places[start : start + asked.batch]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from wingbar.data.locks import alone
 from wingbar.data.parallel import in_order
 from wingbar.data.shards import address, inside
 from wingbar.data.walking import SETTLED
@@ -52,17 +53,31 @@ def content_hashes(
         return list(in_order(_hash, paths, workers=workers))
     memory = folder / digest(os.fsencode(origin(paths))).hex()
     known, tags = _recall(memory), [_tag(path) for path in paths]
-    unknown = [row for row, tag in enumerate(tags) if tag not in known]
-    hashes = [known.get(tag, UNREADABLE) for tag in tags]
-    if unknown:
-        progress = watch(len(unknown))
-        fresh = in_order(_hash, [paths[row] for row in unknown], workers=workers)
+    if all(tag in known for tag in tags):
+        return [known[tag] for tag in tags]
+    with _in_turn(memory):
+        known = _recall(memory)
+        unknown = [row for row, tag in enumerate(tags) if tag not in known]
+        hashes = [known.get(tag, UNREADABLE) for tag in tags]
+        progress = watch(len(unknown)) if unknown else lambda done: None
+        fresh = in_order(_hash, (paths[row] for row in unknown), workers=workers)
         for done, (row, content) in enumerate(zip(unknown, fresh, strict=True), start=1):
             hashes[row] = content
             progress(done)
+        known.update((tag, content) for tag, content in zip(tags, hashes, strict=True) if tag)
         with suppress(OSError, NotWritten):  # a cache that cannot be written to can still be read
-            _remember(memory, known | {tag: content for tag, content in zip(tags, hashes, strict=True) if tag})
+            _remember(memory, known)
     return hashes
+
+
+@contextmanager
+def _in_turn(memory: Path) -> Iterator[None]:
+    """Inside, nobody else hashes the same files: ranks that begin together read them once, and the others wait."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(alone(memory.with_suffix(".lock"), busy=lambda holder: None))
+        yield
 
 
 def _tag(path: Path) -> bytes:

@@ -35,7 +35,8 @@ def below(root: Path) -> Iterator[Path]:
         if not folder.is_dir():
             continue
         yield folder
-        inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        named = (entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+        inner = sorted(Path(entry.path) for entry in named)
         if depth < DEPTH and len(inner) <= FEW:
             waiting.extend((path, depth + 1) for path in inner)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -64,7 +65,7 @@ def guess(root: str | Path) -> str:
 
 def _marks(folder: Path) -> Iterator[str]:
     """The published sets whose marks a folder has, if need be in other case."""
-    there = {path.name.casefold() for path in folder.iterdir()}
+    there = {name.casefold() for name in os.listdir(folder)}
     for mark, name in MARKS.items():
         path, _, column = mark.partition(": ")
         if Path(path).parts[0].casefold() in there and (found := spelt(folder, path)) and _has_column(found, column):

@@ -129,15 +129,20 @@ def find_shards(root: str | Path) -> list[str]:
     """The archives of a data set, if it is one of archives: in a folder without images, by a pattern, behind a URL."""
     path = Path(root).expanduser()
     if path.is_dir():
-        inner = (folder for folder in sorted(path.iterdir()) if role_of(folder.name) and folder.is_dir())
-        found = [tar for folder in (path, *inner) for tar in sorted(folder.glob("*.tar")) if tar.name[0] != "."]
-        return [str(tar) for tar in found] if found and not _has_images(path) else []
+        inner = sorted(entry.path for entry in os.scandir(path) if entry.is_dir() and role_of(entry.name))
+        found = [place for folder in (str(path), *inner) for place in _archives(folder)]
+        return found if found and not _has_images(path) else []
     if path.is_file() or not (is_url(root) or "{" in str(root)):
         return [str(path)] if path.suffix == ".tar" and path.is_file() else []
     places = [address(place) for place in _expanded(str(path))]
     if strange := next((place for place in places if not place.endswith(".tar")), ""):
         raise UserError(f"{strange} is no tar archive; such data are called http://host/train-{{000..099}}.tar")
     return places if is_url(root) or any(map(os.path.isfile, places)) else []
+
+
+def _archives(folder: str) -> list[str]:
+    names = (entry for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.is_file())
+    return sorted(entry.path for entry in names if not entry.name.startswith("."))
 
 
 def _has_images(folder: Path) -> bool:

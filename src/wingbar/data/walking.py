@@ -37,7 +37,7 @@ class Walked(NamedTuple):
 class _Held(NamedTuple):
     """What is in a folder, hidden names left out; names are joined by slashes, which no name has."""
 
-    changed: int  # its time, in nanoseconds; −1: too young to be trusted
+    look: str  # which folder it is, and when it last changed; empty: too young to be trusted
     folders: str
     images: str
     links: str
@@ -99,10 +99,10 @@ class _Walker:
 
 def _look(folder: str, known: _Held | None) -> _Held:
     """What is in a folder, as it is known or as it is found."""
-    changed = os.stat(folder).st_mtime_ns
-    if known is not None and known.changed == changed:
+    about = os.stat(folder)  # of its times, this one cannot be set, as archives set the other
+    look = f"{about.st_ino} {about.st_ctime_ns}" if time.time_ns() - about.st_ctime_ns > SETTLED else ""
+    if known is not None and known.look == look != "":
         return known
-    settled = time.time_ns() - changed > SETTLED
     folders, images, links = list[str](), list[str](), list[str]()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -114,7 +114,7 @@ def _look(folder: str, known: _Held | None) -> _Held:
                 folders.append(entry.name)
             elif is_image_name(entry.name) and entry.is_file():
                 images.append(entry.name)
-    return _Held(changed if settled else -1, *("/".join(sorted(some)) for some in (folders, images, links)))
+    return _Held(look, *("/".join(sorted(some)) for some in (folders, images, links)))
 
 
 def _split(joined: str) -> list[str]:

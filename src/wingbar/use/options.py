@@ -28,7 +28,7 @@ class Embed:
     what: Annotated[str, tyro.conf.Positional]
     """Run (folder), embedder (folder), weights file, or name of a model with --encoder.weights."""
     images: Annotated[str, tyro.conf.Positional]
-    """Folder of images, CSV file with a column `path`, unpacked data set, or `lookalike`."""
+    """Folder of images, tar shards, CSV file with a column `path`, unpacked data set, or `lookalike`."""
     out: Annotated[Path | None, OUT] = None
     """File to write: .parquet (needs pyarrow), .npz, or .map, a folder with a memory map; IMAGES.parquet if not given.
     """

@@ -68,6 +68,8 @@ def _is_gone(path: str) -> bool:
         return os.path.isabs(path) and not os.path.lexists(path) and inside(path) is None
     except FileNotFoundError:
         return True
+    except (OSError, ValueError):  # an archive that cannot be read is there all the same
+        return False
 
 
 def bring_up_to_date(

@@ -22,9 +22,9 @@ class DataSettings:
     """What to learn from."""
 
     root: str = "lookalike"
-    """Folder of images, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
+    """Folder of images or tar shards, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
     name: str = "flat"
-    """How to read `root`: flat, folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
+    """How to read `root`: flat, folder, shards, csv, or a published set: cub200, cars, aircraft, gtsrb, isic2017, …"""
     options: tuple[str, ...] = ()
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
     holdout: float = 0.0

@@ -105,7 +105,7 @@ def split_of(config: Config, source: Source, store: Store, device: torch.device)
 
 
 def _check_readable(config: Config, store: Store) -> None:
-    bad, whole = len(store.broken), len(store.broken) + len(store.images)
+    bad, whole = store.unreadable, store.unreadable + len(store.images)
     if bad > config.data.most_broken * whole:
         raise UserError(
             f"{bad:,} of {whole:,} files are unreadable, first {store.broken[0].path} ({store.broken[0].reason}); "

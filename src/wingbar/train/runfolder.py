@@ -13,6 +13,7 @@ from wingbar.config.limits import check_limits, check_root, check_together, chec
 from wingbar.config.sections import SALIENCY_NAMES
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.locks import Holder, alone
+from wingbar.data.shards import is_url
 from wingbar.errors import UserError
 from wingbar.files import check_place
 from wingbar.process import rank, ranks, restarted
@@ -60,7 +61,7 @@ def _as_started(config: Config) -> Config:
 def _absolute(config: Config) -> Config:
     """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
     full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
-    if config.data.root != "lookalike":
+    if config.data.root != "lookalike" and not is_url(config.data.root):
         full["data.root"] = str(Path(config.data.root).expanduser().absolute())
     if Path(config.encoder.weights).expanduser().is_file():
         full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())

@@ -127,7 +127,7 @@ def _embed(
     """Batch after batch; the next one is decoded meanwhile."""
     prepare_pillow()
     window = -(-2 * asked.batch // (asked.workers or cores()))
-    pictures = in_order(lambda place: source.decode[place](), places, workers=asked.workers, window=window)
+    pictures = in_order(source.decode, places, workers=asked.workers, window=window)
     hashes, vectors, broken, saved = list[str](), list[np.ndarray](), dict[str, str](), time.monotonic()
     for start in range(0, len(places), asked.batch):
         some = places[start : start + asked.batch]
@@ -158,9 +158,10 @@ def _check_readable(source: ToEmbed, reasons: Mapping[str, str]) -> list[str]:
     broken = [
         f"{row.path}: {reason}" for row in source.rows if (reason := (gone | {**reasons}).get(row.content)) is not None
     ]
-    if len(broken) > DataSettings().most_broken * len(source.rows):
+    bad, whole = len(broken) + source.lost, len(source.rows) + source.lost
+    if bad > DataSettings().most_broken * whole:
+        first = broken[0] if broken else "those of an archive"
         raise UserError(
-            f"{len(broken):,} of {len(source.rows):,} files are unreadable, first {broken[0]}; mend or remove them, "
-            "what was computed is kept"
+            f"{bad:,} of {whole:,} files are unreadable, first {first}; mend or remove them, what was computed is kept"
         )
     return broken

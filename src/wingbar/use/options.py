@@ -11,6 +11,7 @@ import tyro
 
 from wingbar.config.limits import LIMITS, check_device
 from wingbar.config.words import OUT
+from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.files import check_place
@@ -27,7 +28,7 @@ class Embed:
     what: Annotated[str, tyro.conf.Positional]
     """Run (folder), embedder (folder), weights file, or name of a model with --encoder.weights."""
     images: Annotated[str, tyro.conf.Positional]
-    """Folder of images, CSV file with a column `path`, unpacked data set, or `lookalike`."""
+    """Folder of images, tar shards, CSV file with a column `path`, unpacked data set, or `lookalike`."""
     out: Annotated[Path | None, OUT] = None
     """File to write: .parquet (needs pyarrow), .npz, or .map, a folder with a memory map; IMAGES.parquet if not given.
     """
@@ -101,7 +102,7 @@ def check_embed(asked: Embed) -> Wanted:
     check_place(place_of(asked).absolute().parent, remedy="give --out another place")
     if place_of(asked).suffix != ".map" and place_of(asked).is_dir():
         raise UserError(f"{place_of(asked)} is a folder; give --out another name")
-    if asked.images != "lookalike" and not Path(asked.images).expanduser().exists():
+    if asked.images != "lookalike" and not is_there(asked.images):
         raise UserError(f"{asked.images} does not exist; give a folder of images, a CSV file, or `lookalike`")
     if asked.batch < 1:
         raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")

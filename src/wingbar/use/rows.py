@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wingbar.data.shards import inside
 from wingbar.errors import UserError
 from wingbar.train.progress import Bar, working
 from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow
@@ -63,7 +64,12 @@ def merged(now: Sequence[IndexRow], old: Embeddings | None, shelf: PartShelf, *,
 
 def _is_gone(path: str) -> bool:
     """Whether a row's file is no longer there; images of sets without files cannot go."""
-    return os.path.isabs(path) and not os.path.lexists(path)
+    try:
+        return os.path.isabs(path) and not os.path.lexists(path) and inside(path) is None
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):  # an archive that cannot be read is there all the same
+        return False
 
 
 def bring_up_to_date(

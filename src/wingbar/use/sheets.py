@@ -11,7 +11,8 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from wingbar.data.store import Broken, open_rgb
+from wingbar.data.listing import Broken
+from wingbar.data.store import open_rgb
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import LIGHT, save
 from wingbar.show.neighbours import class_title

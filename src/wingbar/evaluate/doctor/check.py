@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from wingbar.data.census import Exam, examine_all, picture
 from wingbar.data.guess import guess, read_splits
-from wingbar.data.listing import Listing
-from wingbar.data.store import Broken, decode
+from wingbar.data.listing import Broken, Listing
+from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import Alike, prove

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from wingbar.use.classify.options import Classify
 from wingbar.use.embeddings import Embeddings, IndexRow
 from wingbar.use.formats import open_embeddings
 from wingbar.use.loaded import Loaded
-from wingbar.use.sources import Decode, ToEmbed, written
+from wingbar.use.sources import ToEmbed, written
 
 __all__ = ["Gathered", "gather", "known_vectors", "labelled_source"]
 
@@ -43,8 +42,8 @@ def labelled_source(labels: Sequence[LabelledFile], *, side: int, workers: int) 
     found = zip(labels, hashes, strict=True)
     rows = {(content, one.label): IndexRow(one.path, one.label, content.hex()) for one, content in reversed([*found])}
     kept = sorted(rows.values())
-    decode: list[Decode] = [partial(decode_file, Path(row.path), side=side) for row in kept]
-    return ToEmbed([row._replace(path=written(row.path)) for row in kept], decode)
+    said = [row._replace(path=written(row.path)) for row in kept]
+    return ToEmbed(said, lambda row: decode_file(Path(kept[row].path), side=side))
 
 
 def known_vectors(asked: Classify, loaded: Loaded) -> Embeddings | None:
@@ -81,7 +80,7 @@ def _embedded(
     """Batch after batch; the next one is decoded meanwhile."""
     prepare_pillow()
     vectors, unreadable = dict[int, np.ndarray](), list[str]()
-    pictures = in_order(lambda number: source.decode[number](), rest, workers=asked.workers, window=2 * asked.batch)
+    pictures = in_order(source.decode, rest, workers=asked.workers, window=2 * asked.batch)
     with Bar(title, len(rest), quiet=asked.quiet or not rest) as bar:
         for start in range(0, len(rest), asked.batch):
             some = {number: next(pictures) for number in rest[start : start + asked.batch]}

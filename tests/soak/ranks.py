@@ -169,12 +169,8 @@ def _lives(entry: Path) -> bool:
 
 def where(home: Path) -> str:
     """What a run is doing, by what lies there."""
-    record, out = home / "new/metrics.jsonl", home / "new"
-    stages = (
-        [json.loads(line)["stage"] for line in record.read_text().splitlines() if line.endswith("}")]
-        if record.exists()
-        else []
-    )
+    out = home / "new"
+    stages = [line["stage"] for line in read_lines(out / "metrics.jsonl")]
     if list(out.glob("checkpoint.pt*.partial")):
         return "writing a checkpoint"
     if stages:

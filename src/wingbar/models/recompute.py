@@ -43,12 +43,12 @@ def recomputing(encoder: Encoder) -> Iterator[None]:
     """
     blocks = blocks_of(encoder.trunk) if torch.is_grad_enabled() and _as_trained(encoder) else []
     for block in blocks:
-        block.forward = partial(_twice, block, block.forward)  # type: ignore[method-assign]
+        block.forward = partial(_twice, block, block.forward)
     try:
         yield
     finally:
         for block in blocks:
-            del block.forward  # type: ignore[misc]  # its class has one
+            del block.forward  # its class has one
 
 
 def _as_trained(encoder: Encoder) -> bool:

@@ -181,6 +181,10 @@ class Run:
     """torch.compile of encoder, teacher and decoder; auto: on CUDA. The first steps take 1 to 3 minutes then."""
     accumulate: int = 1
     """Cut each batch into this many forward passes."""
+    recompute: bool = False
+    """Keep only what enters the encoder's blocks, and compute the rest again: same numbers, less memory, more time."""
+    fit: Literal["asked", "auto"] = "asked"
+    """auto: a batch that does not fit the GPU is recomputed, then cut into as few passes as do; said and recorded."""
     log_every: int = 20
     """Steps between two lines of the record."""
     save_minutes: float = 10.0

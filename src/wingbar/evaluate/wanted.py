@@ -36,7 +36,7 @@ def resolve(asked: Evaluate) -> tuple[list[Wanted], Config, Path]:
     if asked.batch < 1:
         raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
     if asked.devices < 1:
-        raise UserError(f"devices {asked.devices} compute nothing; give at least 1")
+        raise UserError(f"run.devices {asked.devices} compute nothing; give at least 1")
     if not 0 <= asked.power <= 1:
         raise UserError(f"power {asked.power} does not whiten; give one from 0 to 1")
     wanted = [find_wanted(what, weights=asked.weights) for what in dict.fromkeys(asked.what)]

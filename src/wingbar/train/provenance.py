@@ -53,6 +53,8 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
     made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
+    if config.run.fit == "auto":
+        made_with["fit"] = {"accumulate": config.run.accumulate, "recompute": config.run.recompute}
     made_with["precision"] = choose_precision(config.run.precision, choose_device(config.run.device))
     if config.run.overwrite and out.exists():
         _empty(out)

@@ -32,6 +32,7 @@ FREE = {
         "run.precision",
         "run.channels_last",
         "run.compile",
+        "run.recompute",
         "run.log_every",
     ),
     *("run.save_minutes", "run.tensorboard", "run.tracker", "run.overwrite", "run.resume"),
@@ -165,7 +166,7 @@ def continued(out: Path) -> tuple[Config, str]:
 def _check_same(config: Config, before: Config) -> None:
     """Resuming with other settings would be neither the old run nor a new one."""
     for name, (new, old) in differences(named(config), named(before)).items():
-        if name not in FREE:
+        if name not in FREE and not (name == "run.accumulate" and config.run.fit == "auto"):
             raise UserError(
                 f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another --out"
             )

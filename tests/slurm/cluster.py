@@ -86,15 +86,16 @@ def running(at: Path) -> Iterator[Path]:
         yield conf
     finally:
         subprocess.run(["scancel", "--user=root"], env=environment, check=False, capture_output=True)
-        for name in ("one", "two", "slurmctld", "munge"):
-            _end(at / f"{name}.pid")
+        for name in ("one", "two", "munge"):
+            _end(at / f"{name}.pid", signal.SIGTERM)
+        _end(at / "slurmctld.pid", signal.SIGKILL)  # asked, it thinks for seconds
 
 
-def _end(pid: Path) -> None:
+def _end(pid: Path, how: signal.Signals) -> None:
     with suppress(FileNotFoundError, ProcessLookupError):
         process = int(pid.read_text())
         while True:
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, how)
             time.sleep(0.05)
 
 

@@ -86,10 +86,9 @@ def ended(job: str) -> str:
     return about(job)["JobState"]
 
 
-def begin_now(job: str, turn: int) -> None:
-    """SLURM lets what is begun anew wait for minutes; not here."""
-    wait_for(lambda: about(job)["Restarts"] == str(turn) and about(job)["JobState"] == "PENDING", f"turn {turn}")
-    asked("scontrol", "update", f"JobId={job}", "StartTime=now")
+def begun_anew(job: str, turn: int) -> None:
+    """Wait for it, seconds with this cluster's `cred_expire`, minutes with others'."""
+    wait_for(lambda: about(job)["Restarts"] == str(turn) and about(job)["JobState"] == "RUNNING", f"turn {turn}")
 
 
 def interrupt(job: str, lines: Callable[[], int], *, turn: int) -> None:
@@ -97,7 +96,7 @@ def interrupt(job: str, lines: Callable[[], int], *, turn: int) -> None:
     before = lines()
     wait_for(lambda: lines() >= before + 2, f"progress of {job}")
     asked("scancel", "--batch", "--signal=USR1", job)
-    begin_now(job, turn)
+    begun_anew(job, turn)
 
 
 def steps(out: Path) -> list[int]:
@@ -126,7 +125,7 @@ def test_a_training_out_of_time_twice_ends_with_the_same_bits(submit, tmp_path):
     assert bits(out) == {job: (tmp_path / "undisturbed" / "encoder.safetensors").read_bytes()}
 
     asked("scontrol", "requeue", job)  # what is done is not done again
-    begin_now(job, 3)
+    begun_anew(job, 3)
     assert ended(job) == "COMPLETED" and steps(out) == list(range(1, 601))
     assert bits(out) == {job: (tmp_path / "undisturbed" / "encoder.safetensors").read_bytes()}
 
@@ -202,7 +201,7 @@ def test_it_is_begun_anew_so_often_and_no_more(patient, tmp_path):
     for turn in (1, 2):
         wait_for(lambda turn=turn: noted(tmp_path) == list(range(turn)), f"turn {turn}")
         asked("scancel", "--batch", "--signal=USR1", job)
-        begin_now(job, turn)
+        wait_for(lambda turn=turn: about(job)["Restarts"] == str(turn), f"restart {turn}")
     assert ended(job) == "FAILED" and noted(tmp_path) == [0, 1]
     assert "begun anew 1 times" in (tmp_path / f"slurm-{job}.out").read_text()
 
@@ -229,7 +228,7 @@ def test_a_preempted_job_goes_on_when_there_is_room(patient, submit, tmp_path):
     (tmp_path / "short.py").touch()
     other = submit("--sbatch", "nodelist=one", "--cpus", "4", "--partition", "urgent", "short.py")
     assert ended(other) == "COMPLETED"
-    begin_now(job, 1)
+    begun_anew(job, 1)
     assert ended(job) == "COMPLETED" and noted(tmp_path) == [0, 1]
 
 
@@ -240,7 +239,7 @@ def test_of_an_array_the_job_whose_time_is_up_is_begun_anew_and_no_other(patient
     late, other = sorted((f"{array}_0", f"{array}_1"), key=lambda job: about(job)["JobId"] != array)
     assert about(late)["JobId"] == array != about(other)["JobId"]
     asked("scancel", "--batch", "--signal=USR1", late)
-    begin_now(late, 1)
+    begun_anew(late, 1)
     assert ended(late) == "COMPLETED" and noted(tmp_path) == [0, 0, 1]
     assert about(other)["JobState"] == "RUNNING" and about(other)["Restarts"] == "0"
     asked("scancel", other)

@@ -112,13 +112,13 @@ def bits(folder: Path, pattern: str = "encoder.safetensors") -> dict[str, bytes]
 
 
 def test_a_training_out_of_time_twice_ends_with_the_same_bits(submit, tmp_path):
-    words = ["train", "try-moco", *SMALL, "--run.epochs", "300"]
+    words = ["train", "try-moco", *SMALL, "--run.epochs", "120"]
     job = submit(*words, "--out", "runs/%j")
     out = tmp_path / "runs" / job
     for turn in (1, 2):
         interrupt(job, lambda: len(steps(out)), turn=turn)
     assert ended(job) == "COMPLETED" and about(job)["Restarts"] == "2"
-    assert steps(out) == list(range(1, 601))
+    assert steps(out) == list(range(1, 241))
     said = (tmp_path / f"slurm-{job}.out").read_text()
     assert said.count("restored from") == 2 and said.count("Stopped, everything is saved") == 2
     main([*words, "--out", "undisturbed"])
@@ -126,18 +126,18 @@ def test_a_training_out_of_time_twice_ends_with_the_same_bits(submit, tmp_path):
 
     asked("scontrol", "requeue", job)  # what is done is not done again
     begun_anew(job, 3)
-    assert ended(job) == "COMPLETED" and steps(out) == list(range(1, 601))
+    assert ended(job) == "COMPLETED" and steps(out) == list(range(1, 241))
     assert bits(out) == {job: (tmp_path / "undisturbed" / "encoder.safetensors").read_bytes()}
 
 
 def test_two_nodes_train_together_and_go_on_after_their_time(submit, tmp_path):
     """The same bits as two ranks on one machine; each node has one."""
-    words = ["train", "try-moco", *SMALL, "--run.epochs", "150", "--run.devices", "2"]
+    words = ["train", "try-moco", *SMALL, "--run.epochs", "60", "--run.devices", "2"]
     job = submit("--nodes", "2", *words, "--out", "run")
     alone = Command([*words, "--out", str(tmp_path / "undisturbed")], tmp_path / "said")
     interrupt(job, lambda: len(steps(tmp_path / "run")), turn=1)
     assert ended(job) == "COMPLETED" and about(job)["NodeList"] == "one,two"
-    assert steps(tmp_path / "run") == list(range(1, 301))
+    assert steps(tmp_path / "run") == list(range(1, 121))
     assert alone.ended() == 0, alone.complained.read_text()
     assert bits(tmp_path / "run")["run"] == bits(tmp_path / "undisturbed")["undisturbed"]
 
@@ -158,7 +158,7 @@ def numbers(folder: Path) -> list[dict]:
 
 def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_path):
     """Three jobs share results; those that train are stopped in the middle, twice each."""
-    job = submit(*command(Path(), epochs=30))
+    job = submit(*command(Path(), epochs=20))
     for number, pattern in ((1, "*-moco-seed0-*"), (2, "*-moco-pairs-seed0-*")):
 
         def done(pattern: str = pattern) -> int:
@@ -168,7 +168,7 @@ def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_pa
             interrupt(f"{job}_{number}", done, turn=turn)
     assert [ended(f"{job}_{number}") for number in range(3)] == ["COMPLETED"] * 3
     assert [about(f"{job}_{number}")["Restarts"] for number in range(3)] == ["0", "2", "2"]
-    main(command(tmp_path / "undisturbed", epochs=30))
+    main(command(tmp_path / "undisturbed", epochs=20))
     assert tables(tmp_path) == tables(tmp_path / "undisturbed") and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(tmp_path / "undisturbed")
     encoders = bits(tmp_path, "runs/*/encoder.safetensors")

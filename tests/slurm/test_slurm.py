@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,17 +159,18 @@ def numbers(folder: Path) -> list[dict]:
 
 def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_path):
     """Three jobs share results; those that train are stopped in the middle, twice each."""
-    job = submit(*command(Path(), epochs=20))
-    for number, pattern in ((1, "*-moco-seed0-*"), (2, "*-moco-pairs-seed0-*")):
+    job = submit(*command(Path(), epochs=40))
 
-        def done(pattern: str = pattern) -> int:
-            return sum(map(len, map(steps, tmp_path.glob(f"runs/{pattern}"))))
-
+    def disturb(number: int, pattern: str) -> None:
         for turn in (1, 2):
-            interrupt(f"{job}_{number}", done, turn=turn)
+            interrupt(f"{job}_{number}", lambda: sum(map(len, map(steps, Path().glob(f"runs/{pattern}")))), turn=turn)
+
+    with ThreadPoolExecutor() as pool:
+        disturbed = [pool.submit(disturb, 1, "*-moco-seed0-*"), pool.submit(disturb, 2, "*-moco-pairs-seed0-*")]
+    assert [each.result() for each in disturbed] == [None, None]
     assert [ended(f"{job}_{number}") for number in range(3)] == ["COMPLETED"] * 3
     assert [about(f"{job}_{number}")["Restarts"] for number in range(3)] == ["0", "2", "2"]
-    main(command(tmp_path / "undisturbed", epochs=20))
+    main(command(tmp_path / "undisturbed", epochs=40))
     assert tables(tmp_path) == tables(tmp_path / "undisturbed") and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(tmp_path / "undisturbed")
     encoders = bits(tmp_path, "runs/*/encoder.safetensors")

@@ -33,8 +33,6 @@ def submit(arguments: Sequence[str]) -> None:
     _check(asked)
     if not words:
         raise UserError(f"what is to be submitted? Say {', '.join(WORKS)} or a Python script, and its words")
-    if not asked.dry_run and shutil.which("sbatch") is None:
-        raise UserError("there is no sbatch here; submit on a machine of a SLURM cluster, or look with --dry-run")
     work = _work(asked, words)
     if work is None:
         say("Every cell is made already; wingbar reproduce draws the tables.")
@@ -123,6 +121,8 @@ WORKS: dict[str, Callable[[Submit, Sequence[str]], Work | None]] = {"train": _tr
 
 def _sent(text: str) -> str:
     """The number of the job that SLURM makes of a script."""
+    if shutil.which("sbatch") is None:
+        raise UserError("there is no sbatch here; submit on a machine of a SLURM cluster, or look with --dry-run")
     done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         why = on_one_line(UserError(done.stderr)).replace("sbatch: error: ", "")

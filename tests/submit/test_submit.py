@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,18 @@ def test_nothing_is_left_to_submit_when_all_is_made(script, tmp_path):
         lines = [{"key": job.cell.key, "metric": metric} for metric in measures(job.cell.row).values()]
         append(tmp_path / "results" / "main.jsonl", lines)
     assert script(*words).startswith("Every cell is made already")
+
+
+def test_the_page_shows_the_script(capsys, monkeypatch, tmp_path):
+    """Of the command above it."""
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    shown = page.split("```bash\n")[1].split("```")[0]
+    (line,) = (line for line in page.splitlines() if line.startswith("wingbar submit --nodes"))
+    monkeypatch.setattr(command, "WINGBAR", ("/home/ada/.venv/bin/python", "-m", "wingbar"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    main(["submit", "--dry-run", *shlex.split(line)[2:]])
+    assert shown == capsys.readouterr().out
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,6 +28,7 @@ SMALL = [
     *("--encoder.name", "timm/test_resnet", "--encoder.weights", "random", "--method.queue", "24"),
     *("--run.no-tensorboard", "--run.doctor", "0", "--run.log-every", "1", "--run.save-minutes", "inf"),
 ]
+TIME_IS_UP = ("scancel", "--batch", "--signal=USR1")
 PATIENT = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
@@ -92,11 +93,11 @@ def begun_anew(job: str, turn: int) -> None:
     wait_for(lambda: about(job)["Restarts"] == str(turn) and about(job)["JobState"] == "RUNNING", f"turn {turn}")
 
 
-def interrupt(job: str, lines: Callable[[], int], *, turn: int) -> None:
-    """Time is up for the job, as soon as it has done some more."""
+def interrupt(job: str, lines: Callable[[], int], *, turn: int, how: Sequence[str] = TIME_IS_UP) -> None:
+    """As soon as the job has done some more."""
     before = lines()
     wait_for(lambda: lines() >= before + 2, f"progress of {job}")
-    asked("scancel", "--batch", "--signal=USR1", job)
+    asked(*how, job)
     begun_anew(job, turn)
 
 
@@ -112,12 +113,13 @@ def bits(folder: Path, pattern: str = "encoder.safetensors") -> dict[str, bytes]
 # --- trainings -------------------------------------------------------------------------------------------------------
 
 
-def test_a_training_out_of_time_twice_ends_with_the_same_bits(submit, tmp_path):
+def test_a_training_that_is_requeued_twice_ends_with_the_same_bits(submit, tmp_path):
+    """When its time is up, and by somebody, which is what happens to a preempted one."""
     words = ["train", "try-moco", *SMALL, "--run.epochs", "120"]
     job = submit(*words, "--out", "runs/%j")
     out = tmp_path / "runs" / job
-    for turn in (1, 2):
-        interrupt(job, lambda: len(steps(out)), turn=turn)
+    for turn, how in ((1, TIME_IS_UP), (2, ("scontrol", "requeue"))):
+        interrupt(job, lambda: len(steps(out)), turn=turn, how=how)
     assert ended(job) == "COMPLETED" and about(job)["Restarts"] == "2"
     assert steps(out) == list(range(1, 241))
     said = (tmp_path / f"slurm-{job}.out").read_text()
@@ -153,7 +155,7 @@ def tables(folder: Path) -> dict[str, str]:
 def numbers(folder: Path) -> list[dict]:
     """The lines without what differs between two makings of the same cell."""
     lines = map(json.loads, (folder / "results" / "main.jsonl").read_text().splitlines())
-    drop = {"time", "train_seconds", "evaluate_seconds"}
+    drop = {"time", "train_seconds", "evaluate_seconds", "commit"}
     return sorted(({name: v for name, v in line.items() if name not in drop} for line in lines), key=json.dumps)
 
 
@@ -202,7 +204,7 @@ def test_it_is_begun_anew_so_often_and_no_more(patient, tmp_path):
     job = patient("--requeues", "1", turns=9)
     for turn in (1, 2):
         wait_for(lambda turn=turn: noted(tmp_path) == list(range(turn)), f"turn {turn}")
-        asked("scancel", "--batch", "--signal=USR1", job)
+        asked(*TIME_IS_UP, job)
         wait_for(lambda turn=turn: about(job)["Restarts"] == str(turn), f"restart {turn}")
     assert ended(job) == "FAILED" and noted(tmp_path) == [0, 1]
     assert "begun anew 1 times" in (tmp_path / f"slurm-{job}.out").read_text()
@@ -240,7 +242,7 @@ def test_of_an_array_the_job_whose_time_is_up_is_begun_anew_and_no_other(patient
     wait_for(lambda: noted(tmp_path) == [0, 0], "both")
     late, other = sorted((f"{array}_0", f"{array}_1"), key=lambda job: about(job)["JobId"] != array)
     assert about(late)["JobId"] == array != about(other)["JobId"]
-    asked("scancel", "--batch", "--signal=USR1", late)
+    asked(*TIME_IS_UP, late)
     begun_anew(late, 1)
     assert ended(late) == "COMPLETED" and noted(tmp_path) == [0, 0, 1]
     assert about(other)["JobState"] == "RUNNING" and about(other)["Restarts"] == "0"

@@ -2,8 +2,8 @@
 
     python tests/slurm/cluster.py FOLDER
 
-runs one until Ctrl-C; `SLURM_CONF=FOLDER/slurm.conf` makes sbatch and the others speak with it. It wants root, and of
-Debian's packages slurm-wlm and munge. Keys, sockets and all that it writes are in the folder.
+runs one until Ctrl-C or SIGTERM; `SLURM_CONF=FOLDER/slurm.conf` makes sbatch and the others speak with it. It wants
+root, and of Debian's packages slurm-wlm and munge. Keys, sockets and all that it writes are in the folder.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ def _wait_for_nodes(environment: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    with running(Path(sys.argv[1]).absolute()) as conf, suppress(KeyboardInterrupt):
+    with running(Path(sys.argv[1]).absolute()) as conf:
         print(f"export SLURM_CONF={conf}", flush=True)
-        signal.pause()
+        ending = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+        signal.sigwait(ending)

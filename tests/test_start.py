@@ -18,7 +18,7 @@ from wingbar.config import configfile, recipes, settings
 SLOW = ("torch", "torchvision", "timm", "numpy", "matplotlib", "PIL", "safetensors", "jaxtyping")
 COMMANDS = (
     *("try", "recipes", "train", "resume", "evaluate", "embed", "search", "classify", "explore", "export"),
-    *("show", "report", "reproduce", "bench", "cache", "data", "doctor", "completion"),
+    *("show", "report", "reproduce", "submit", "bench", "cache", "data", "doctor", "completion"),
 )
 STOCK = "embed resnet50 {taken} --encoder.weights random"
 ANSWERED = [
@@ -130,6 +130,24 @@ REFUSED = {  # command line → what its one sentence is about
     "reproduce main --data lookalike --rows Hours": "row of main",
     "reproduce main --data lookalike --set run.epohcs=1": "'run.epochs'",
     "reproduce main --data lookalike --device gpu": "'gpu'",
+    "submit": "what is to be submitted",
+    "submit --time 8:00:00": "what is to be submitted",
+    "submit trian --out {free}": "'trian'",
+    "submit --dry-run {free}.py": "does not exist",
+    "submit --nodes 0 train --out {free}": "nodes is 0",
+    "submit --time soon train --out {free}": "'soon'",
+    "submit --partition a b train --out {free}": "'b'",
+    "submit --dry-run --tasks 2 train --out {free}": "--tasks",
+    "submit --dry-run train": "--out",
+    "submit --dry-run train moko --out {free}": "'moco'",
+    "submit --dry-run train --out {run}": "exists",
+    "submit --dry-run train --out {free} --data.size 0": "data.size",
+    "submit --dry-run --gpus 3 train --out {free}": "run.devices 3",
+    "submit --dry-run --gpus 2 train --out {free} --run.devices 4": "run.devices is 4",
+    "submit --dry-run --gpus 0 --nodes 3 train --out {free} --run.devices 4": "3 nodes",
+    "submit --dry-run --nodes 2 reproduce main --data lookalike": "one machine",
+    "submit --dry-run reproduce mian --data lookalike": "'main'",
+    "submit --dry-run reproduce main --data lookalike --dry-run": "behind submit",
     "bench stpe": "'step'",
     "bench step --cases our": "'ours'",
     "bench train --recipes moko": "'moco'",

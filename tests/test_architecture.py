@@ -31,7 +31,7 @@ LAYERS = (
     {"evaluate"},
     {"show"},
     {"show.report", "use"},
-    {"use.export"},
+    {"use.export", "use.command"},
     {"reproduce", "installation", "completion"},
     {"cli"},
     {"__main__"},

@@ -43,11 +43,7 @@ from wingbar.show.report import options as reporting
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
-from wingbar.use.classify.command import classify
-from wingbar.use.command import embed, search
-from wingbar.use.explore.command import explore
-from wingbar.use.export.command import export
-from wingbar.use.pickcommand import pick_data
+from wingbar.use.command import classify, embed, explore, export, pick_data, search
 
 __all__ = ["main"]
 

@@ -13,9 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data.contents import content_hashes
-from wingbar.data.decoding import Picture, decode_file, prepare_pillow
+from wingbar.data.decoding import decode_file
 from wingbar.data.entry import HASHES, cache_root
-from wingbar.data.parallel import in_order
 from wingbar.errors import UserError
 from wingbar.train.progress import Bar
 from wingbar.use.classify.labelled import LabelledFile
@@ -67,31 +66,13 @@ def gather(loaded: Loaded, source: ToEmbed, file: Embeddings | None, asked: Clas
     for number, row in enumerate(source.rows):
         if file is not None and row.content in place:
             vectors[number] = np.asarray(file.vectors[np.array([place[row.content]])], dtype=np.float32)[0]
-    rest = [number for number in range(len(source.rows)) if number not in vectors]
-    found, unreadable = _embedded(loaded, source, rest, asked, title=title)
-    vectors |= found
+    rest, unreadable = [number for number in range(len(source.rows)) if number not in vectors], list[str]()
+    with Bar(title, len(rest), quiet=asked.quiet or not rest) as bar:
+        decode = [source.decode[number] for number in rest]
+        for some in loaded.batches(decode, batch=asked.batch, workers=asked.workers):
+            vectors |= zip((rest[place] for place in some.places), some.vectors, strict=True)
+            unreadable += [f"{source.rows[rest[place]].path}: {reason}" for place, reason in some.broken.items()]
+            bar.reach(some.end)
     kept = sorted(vectors)
     stacked = np.stack([vectors[number] for number in kept]) if kept else np.empty((0, loaded.dim), np.float32)
     return Gathered([source.rows[number] for number in kept], torch.from_numpy(stacked), unreadable)
-
-
-def _embedded(
-    loaded: Loaded, source: ToEmbed, rest: Sequence[int], asked: Classify, *, title: str
-) -> tuple[dict[int, np.ndarray], list[str]]:
-    """Batch after batch; the next one is decoded meanwhile."""
-    prepare_pillow()
-    vectors, unreadable = dict[int, np.ndarray](), list[str]()
-    pictures = in_order(lambda number: source.decode[number](), rest, workers=asked.workers, window=2 * asked.batch)
-    with Bar(title, len(rest), quiet=asked.quiet or not rest) as bar:
-        for start in range(0, len(rest), asked.batch):
-            some = {number: next(pictures) for number in rest[start : start + asked.batch]}
-            good = {number: one for number, one in some.items() if isinstance(one, Picture)}
-            unreadable += [
-                f"{source.rows[number].path}: {one.reason}"
-                for number, one in some.items()
-                if not isinstance(one, Picture)
-            ]
-            if good:
-                vectors |= zip(good, loaded.vectors(list(good.values())), strict=True)
-            bar.reach(start + len(some))
-    return vectors, unreadable

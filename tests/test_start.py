@@ -291,7 +291,6 @@ def test_what_computes_waits_for_nothing_slow_but_torch(tmp_path):
             "use.embedding",
             "use.searching",
             "use.loaded",
-            "use.words",
             "use.pick",
             "use.classify.making",
             "use.explore.explorer",

@@ -1,25 +1,94 @@
-"""The rows of an embeddings file: those it has, those that changed, new ones behind them; and columns made of all."""
+"""The rows of an embeddings file: what was computed of them before the file is whole; those it has, those that changed,
+new ones behind them; columns made of all.
+
+Until the file is whole, a hidden folder holds parts, which are safe from the end of a process: an array of vectors and,
+written after it, a list of what is in it, the contents' hashes, and why others are no images. Parts hold whole batches,
+so that who goes on computes the same batches as who was never disturbed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from wingbar.data.shards import inside
 from wingbar.errors import UserError
+from wingbar.files import atomic, write_text
 from wingbar.train.progress import Bar, working
 from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow
 from wingbar.use.exact import QUERIES, Vectors, nearest
 from wingbar.use.formats import write_embeddings
-from wingbar.use.parts import Joined, PartShelf
 
-__all__ = ["EmbedOutcome", "MergedRows", "bring_up_to_date", "merged"]
+__all__ = ["EmbedOutcome", "MergedRows", "PartShelf", "bring_up_to_date", "merged"]
 
 FEWEST = 3  # images of a map: fewer have no shape
+
+
+class PartShelf:
+    """Vectors by the hash of their image, on the disk; of another embedder than `key` says there are none."""
+
+    def __init__(self, folder: Path, key: str, *, dim: int, kind: np.dtype[Any]) -> None:
+        self.folder, self.dim, self.kind = folder, dim, kind
+        self.places: dict[str, tuple[int, int]] = {}  # hash → part and row in it
+        self.broken: dict[str, str] = {}  # hash → reason
+        self.arrays: list[Float[np.ndarray, "_ dim"]] = []
+        if not (folder / "key").exists() or (folder / "key").read_text(encoding="utf-8") != key:
+            self.remove()
+            write_text(folder / "key", key)
+        while (self.folder / f"{len(self.arrays):06d}.json").exists():
+            self._open()
+
+    def add(self, hashes: Sequence[str], vectors: Float[np.ndarray, "m dim"], broken: Mapping[str, str]) -> None:
+        """Keep a part; it is on the disk when this returns."""
+        stem = f"{len(self.arrays):06d}"
+        with atomic(self.folder / f"{stem}.npy") as partial, partial.open("wb") as file:
+            np.save(file, vectors.astype(self.kind))
+        write_text(self.folder / f"{stem}.json", json.dumps({"hashes": list(hashes), "broken": dict(broken)}))
+        self._open()
+
+    def _open(self) -> None:
+        """The next part."""
+        number = len(self.arrays)
+        said = json.loads((self.folder / f"{number:06d}.json").read_text(encoding="utf-8"))
+        path = self.folder / f"{number:06d}.npy"
+        empty = np.empty((0, self.dim), dtype=self.kind)
+        self.arrays.append(np.load(path, mmap_mode="r") if said["hashes"] else empty)
+        self.places |= {content: (number, row) for row, content in enumerate(said["hashes"])}
+        self.broken |= said["broken"]
+
+    def remove(self) -> None:
+        """Nothing is left of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Joined:
+    """Rows of several sources, in any order."""
+
+    def __init__(self, sources: Sequence[Vectors], source: Int[np.ndarray, " n"], row: Int[np.ndarray, " n"]) -> None:
+        self.sources, self.source, self.row = sources, source, row
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, dim)."""
+        return len(self.row), self.sources[0].shape[1]
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, " m"]) -> Float[np.ndarray, "m dim"]:
+        source, row = self.source[rows], self.row[rows]
+        found = np.empty((len(row), self.shape[1]), dtype=np.float32)  # holds fp16 exactly
+        for number in np.unique(source):
+            mine = source == number
+            found[mine] = self.sources[number][row[mine]]
+        return found
+
+
+# --- what is in the file, and what should be -------------------------------------------------------------------------
 
 
 class MergedRows(NamedTuple):

@@ -16,7 +16,7 @@ from wingbar.data.store import open_rgb
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import LIGHT, save
 from wingbar.show.neighbours import class_title
-from wingbar.use.hits import Hit
+from wingbar.use.embeddings import Hit
 from wingbar.use.searching import Answer
 
 __all__ = ["ROWS", "draw_answers", "in_square", "picture"]

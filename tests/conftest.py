@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import sys
+import typing
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache, lru_cache, wraps
@@ -53,6 +54,10 @@ def sparingly(*, typechecker, check=jaxtyping.jaxtyped):
 
     return decorate
 
+
+if sys.version_info >= (3, 12):  # whose isinstance overlooks what __getattr__ gives, as a module gives its parts
+    assert callable(typing._lazy_load_getattr_static)
+    typing._lazy_load_getattr_static = lambda: getattr  # as 3.11 did: a protocol's members are asked for
 
 sys.dont_write_bytecode = False  # or this process compiles all our files and all tests anew, each time
 torch.set_num_threads(1)

@@ -13,18 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from wingbar.errors import UserError
 from wingbar.process import here, lives
 
 __all__ = [
+    "NUMBER",
     "Line",
     "NotWritten",
     "append",
     "atomic",
     "check_place",
     "escaped",
+    "holds",
     "partial_of",
     "plain",
     "read_lines",
@@ -35,6 +38,7 @@ __all__ = [
 ]
 
 Line = dict[str, Any]  # of a record
+NUMBER = int | float  # of which JSON knows one kind
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -198,3 +202,12 @@ def read_lines(path: Path) -> list[Line]:
         with suppress(ValueError, RecursionError):  # the latter for brackets without end
             lines.append(json.loads(text))
     return [line for line in lines if isinstance(line, dict)]
+
+
+def holds(line: Line, kind: type | UnionType, *names: str) -> bool:
+    """Whether a line that somebody may have changed has a value of this kind under each of the names.
+
+    >>> holds({"step": 3, "loss": "x"}, NUMBER, "step"), holds({"step": 3, "loss": "x"}, NUMBER, "step", "loss")
+    (True, False)
+    """
+    return all(isinstance(line.get(name), kind) for name in names)

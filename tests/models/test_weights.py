@@ -389,6 +389,14 @@ def plain_pickle(thing: Any, path: Path) -> None:
     path.write_bytes(pickle.dumps(thing))
 
 
+def test_a_mapping_that_holds_itself_is_refused(tmp_path):
+    endless: dict = {}
+    endless["state_dict"] = endless
+    torch.save(endless, tmp_path / "endless.pth")
+    with pytest.raises(UserError, match="holds a dict, not weights"):
+        load_encoder(tmp_path / "endless.pth", name="resnet18")
+
+
 @pytest.mark.parametrize("write", [torch.save, plain_pickle], ids=["torch.save", "pickle"])
 def test_code_in_a_file_is_refused_and_not_run(write, online, tmp_path):
     marker, path = tmp_path / "it-ran", tmp_path / "trap.pth"

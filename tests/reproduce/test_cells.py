@@ -293,12 +293,13 @@ def test_lines_of_many_writers_stay_whole(tmp_path):
 
 def test_a_half_line_harms_nobody_and_the_latest_counts(tmp_path):
     path = tmp_path / "main.jsonl"
-    append(path, [{"key": "a", "metric": "mAP", "value": 1}])
+    first = {"key": "a", "metric": "mAP", "variant": "b", "seed": 0, "value": 1, "low": 0, "high": 1.0}
+    append(path, [first])
     with path.open("a") as file:
         file.write('{"key": "a", "metric": "rank-1", "va')
-    append(path, [{"name": "of another record", "rank-1": 1.0}])
-    append(path, [{"key": "a", "metric": "mAP", "value": 2}])
-    assert read(path) == {"a": {"mAP": {"key": "a", "metric": "mAP", "value": 2}}}
+    damaged = [{**first, **change} for change in ({"value": "1"}, {"low": None}, {"seed": []}, {"metric": "failed"})]
+    append(path, [{"name": "of another record", "rank-1": 1.0}, {**first, "value": 2}, *damaged])
+    assert read(path) == {"a": {"mAP": {**first, "value": 2}}}
     assert read(tmp_path / "none.jsonl") == {}
 
 

@@ -144,6 +144,28 @@ def test_values_that_were_replaced_since_are_measured_again(runs, written, witho
     assert torch.equal(load_file(folder / line["values"])["kNN"], kept["kNN"])
 
 
+def cells(data):
+    """Every score of every encoder; what is measured later stands behind."""
+    names = [metric["name"] for metric in data["scores"]["metrics"]]
+    return {
+        (row["name"], name, cell["value"])
+        for row in data["scores"]["rows"]
+        for name, cell in zip(names, row["cells"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("metric, change", [("kNN", {"value": "x"}), ("doctor in words", {"words": ["doctor: fine"]})])
+def test_damaged_lines_are_measured_again(metric, change, runs, written, without_pictures):
+    record = runs / "try-moco" / "evaluation" / "metrics.jsonl"
+    before, kept = _data(written), record.read_bytes()
+    lines = [{**line, **change} if line["metric"] == metric else line for line in _lines(runs / "try-moco")]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = _data(write_report(_asked(runs / "try-moco", runs / "try-synth", out=runs / "again.html")).path)
+    record.write_bytes(kept)
+    assert again["verdicts"] == before["verdicts"]
+    assert cells(again) == cells(before)
+
+
 def test_images_without_labels_have_pictures_and_no_scores(tmp_path):
     birds = datasets.lookalike_store("train", side=40, classes=2, images=16, loud=0.2)
     (tmp_path / "photos").mkdir()

@@ -11,7 +11,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 
 from endurance import main
-from mutation import mutated, mutated_json
+from mutation import mutated, mutated_json, mutated_lines
 
 from wingbar import changed, run
 from wingbar.config.configfile import read_config
@@ -29,12 +31,28 @@ from wingbar.data.cache import cached
 from wingbar.data.readers import read
 from wingbar.data.walking import find_images
 from wingbar.errors import UserError
-from wingbar.files import read_lines
-from wingbar.metrics.diagnosis import read_record
+from wingbar.evaluate.options import Evaluate
+from wingbar.evaluate.protocols import PROTOCOLS
+from wingbar.evaluate.record import read_result, write_result
+from wingbar.evaluate.splits import find_sources, open_split
+from wingbar.evaluate.subject import Subject, summon
+from wingbar.evaluate.wanted import resolve
+from wingbar.files import append
+from wingbar.metrics.diagnosis import diagnose, read_record
 from wingbar.metrics.linear import Linear
+from wingbar.metrics.scores import ProtocolResult
 from wingbar.models.embedder import embedder_size, open_embedder
 from wingbar.models.weights import load_encoder
-from wingbar.show.curves import read_chronicles
+from wingbar.reproduce.making import recorded_seconds
+from wingbar.reproduce.options import Reproduce
+from wingbar.reproduce.plan import Job, make_plan
+from wingbar.reproduce.render import write_tables
+from wingbar.reproduce.results import read_all
+from wingbar.reproduce.session import plan_table
+from wingbar.reproduce.summary import summarise
+from wingbar.reproduce.tables import measures
+from wingbar.show.curves import gather_ablations, gather_curves
+from wingbar.train.record import trim_record
 from wingbar.train.runfolder import checked, continued, is_run
 from wingbar.train.saved import load_method
 from wingbar.use.classify.head import ClassHead, read_head, save_head
@@ -42,9 +60,11 @@ from wingbar.use.classify.labelled import read_labels
 from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow, Maker
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings, write_embeddings
+from wingbar.use.rows import PartShelf
 
+ENCODER = "timm/test_resnet"
 SMALL = {
-    **{"data.size": 32, "data.stored": 32, "data.batch": 4, "data.images": 8, "encoder.name": "timm/test_resnet"},
+    **{"data.size": 32, "data.stored": 32, "data.batch": 4, "data.images": 8, "encoder.name": ENCODER},
     **{"method.queue": 8, "pairs.bank": 8, "pairs.kappa": 0.2, "pairs.decoder.epochs": 1, "run.epochs": 1},
     **{"run.tensorboard": False, "run.pictures_every": 0, "run.device": "cpu"},
 }
@@ -54,6 +74,8 @@ SENTENCES = (UserError, OSError)  # what the command line tells in one line
 def lay_out(home: Path) -> None:
     """One of everything."""
     run(changed(recipe_named("try-synth"), {**SMALL, "run.out": str(home / "run")}), recipe="try-synth", quiet=True)
+    evaluated(home / "run")
+    planned(home / "results")
     rng = np.random.default_rng(0)
     names = [f"{'ab'[number % 2]}/{number}.png" for number in range(12)]
     for name in names:
@@ -71,6 +93,10 @@ def lay_out(home: Path) -> None:
     head = ClassHead(("a", "b"), linear, torch.zeros(6).double(), torch.eye(2, 6).double(), 0.1, "x")
     save_head(head, home / "head", {})
     cached(find_images(home / "photos"), side=8, root=home / "cache")
+    PartShelf(home / "parts", "whose", dim=6, kind=np.dtype("f2")).add(["a" * 64], vectors[:1], {"b" * 64: "no image"})
+    torch.save(
+        {"state_dict": load_encoder(home / "run" / "encoder.safetensors").trunk.state_dict()}, home / "strange.pth"
+    )
 
 
 # --- what reads each file --------------------------------------------------------------------------------------------
@@ -83,9 +109,66 @@ def settings(home: Path) -> None:
 
 def history(home: Path) -> None:
     is_run(home / "run")
-    read_lines(home / "run" / "metrics.jsonl")
-    read_record(home / "run")
-    read_chronicles([home / "run"])
+    trim_record(home / "run" / "metrics.jsonl", "train", 1)
+    recorded_seconds(home / "run", batch=4)
+    diagnose(torch.eye(12, 6), record=read_record(home / "run"))
+    gather_curves([home / "run"])
+
+
+def scores(home: Path) -> None:
+    """Either those that were measured, or none, and they are measured anew."""
+    folder = home / "run" / "evaluation"
+    known = evaluated(home.parent / "whole" / "run")
+    found = read_result(folder, known.subject, "knn")
+    for metric, score in found.scores.items() if found else ():
+        assert abs(score.interval.value - known.result.scores[metric].interval.value) < 1e-6
+    gather_ablations([home / "run"])
+
+
+class Evaluated(NamedTuple):
+    """The run, and what there is to be found."""
+
+    subject: Subject
+    result: ProtocolResult
+
+
+@cache
+def evaluated(folder: Path) -> Evaluated:
+    asked = Evaluate((str(folder),), protocols=("knn",), device="cpu", quiet=True)
+    wanted, config, out = resolve(asked)
+    (candidate,), setting = summon(wanted, asked)
+    train, test = (open_split(config, source, setting.device, quiet=True) for source in find_sources(config))
+    subject = Subject(candidate, train, test, setting)
+    result = PROTOCOLS["knn"](subject, asked)
+    write_result(out, subject, "knn", result)
+    return Evaluated(subject, result)
+
+
+@cache
+def planned(folder: Path) -> tuple[Reproduce, list[Job]]:
+    """A table of one row, and a record with a number for each of its columns."""
+    small = ("data.size=32", "data.stored=32", "data.batch=8", "data.images=24", "data.classes=3", "method.queue=16")
+    place = {"out": folder, "results": folder}
+    asked = Reproduce(("main",), ("lookalike",), ("MoCo V2",), set=small, encoder=ENCODER, weights="random", **place)
+    (job,) = jobs = make_plan(asked)
+    about = {"key": job.cell.key, "variant": job.cell.variant, "seed": 0, "gpu": None, "train_seconds": 1.0}
+    number = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 24}
+    append(folder / "main.jsonl", [{"metric": name, **about, **number} for name in measures(job.cell.row).values()])
+    return asked, jobs
+
+
+def tables(home: Path) -> None:
+    asked, jobs = planned(home.parent / "whole" / "results")
+    recorded = read_all(home / "results")
+    plan_table(jobs, recorded)
+    write_tables(home / "results", "main", summarise("main", jobs, recorded, asked))
+
+
+def parts(home: Path) -> None:
+    """A row of a part is the vector that was computed, or computed anew."""
+    shelf = PartShelf(home / "parts", "whose", dim=6, kind=np.dtype("f2"))
+    for part, row in shelf.places.values():
+        assert shelf.arrays[part][row].shape == (6,)
 
 
 def embedder(home: Path) -> None:
@@ -119,6 +202,12 @@ TARGETS: dict[str, Callable[[Path], object]] = {
     "run/environment.json": history,
     "run/metrics.jsonl": history,
     "run/checkpoint.pt": lambda home: load_method(home / "run"),
+    "run/evaluation/metrics.jsonl": scores,
+    "run/evaluation/*.safetensors": scores,
+    "results/main.jsonl": tables,
+    "strange.pth": lambda home: load_encoder(home / "strange.pth", name=ENCODER),
+    "parts/*.json": parts,
+    "parts/*.npy": parts,
     "run/encoder.safetensors": lambda home: load_encoder(home / "run" / "encoder.safetensors"),
     "run/embedder/embedder.json": embedder,
     "run/embedder/weights.safetensors": embedder,
@@ -138,6 +227,9 @@ TARGETS: dict[str, Callable[[Path], object]] = {
 }
 
 
+KNOWN = {".json": mutated_json, ".jsonl": mutated_lines}
+
+
 class Files:
     """An attempt with one damaged file, in a folder that has one of everything."""
 
@@ -153,9 +245,9 @@ class Files:
         self._mend(name)
         target = min(self.folder.glob(name))
         content = target.read_bytes()
-        knowingly = target.suffix == ".json" and rng.random() < 0.5
+        knowingly = target.suffix in KNOWN and rng.random() < 0.5
         target.unlink()  # it may be a link to another one
-        target.write_bytes(mutated_json(content.decode(), rng).encode() if knowingly else mutated(content, rng))
+        target.write_bytes((KNOWN[target.suffix] if knowingly else mutated)(content, rng))
         try:
             TARGETS[name](self.folder)
         except SENTENCES as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,20 @@ def _noise(data: bytes, rng: np.random.Generator, other: bytes) -> bytes:
 ACCIDENTS = (_cut, _flip, _flip, _edge, _edge, _edge, _remove, _insert, _noise)
 
 
-def mutated_json(text: str, rng: np.random.Generator) -> str:
+def mutated_json(data: bytes, rng: np.random.Generator) -> bytes:
     """The same JSON with some values, at any depth, that are strange, gone or renamed."""
-    tree = json.loads(text)
+    tree = json.loads(data)
     for _ in range(int(rng.integers(1, 4))):
         _change(tree, rng)
-    return json.dumps(tree)
+    return json.dumps(tree).encode()
+
+
+def mutated_lines(data: bytes, rng: np.random.Generator) -> bytes:
+    """The same record, in which a line is another one."""
+    lines = data.splitlines(keepends=True)
+    place = int(rng.integers(len(lines)))
+    lines[place] = mutated_json(lines[place], rng) + b"\n"
+    return b"".join(lines)
 
 
 def _change(tree: Any, rng: np.random.Generator) -> None:
@@ -86,4 +95,4 @@ def _change(tree: Any, rng: np.random.Generator) -> None:
     elif isinstance(tree, dict) and rng.random() < 0.1:
         tree[f"{key}x"] = tree.pop(key)
     else:
-        tree[key] = STRANGE[rng.integers(len(STRANGE))]
+        tree[key] = deepcopy(STRANGE[rng.integers(len(STRANGE))])

@@ -1,11 +1,13 @@
 """A run that was killed and resumed ends with the same bits as one that never stopped."""
 
 import json
+import pickle
 import random
 import re
 import signal
 import socket
 import time
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from forked import Command
 from wingbar import changed, resume, run
 from wingbar.config.recipes import recipe_named
 from wingbar.errors import Interrupted, NonFiniteLoss, UserError
-from wingbar.files import NotWritten
+from wingbar.files import NotWritten, append
 from wingbar.train import checkpoint, course
+from wingbar.train.record import training_lines, trim_record
 
 SMALL = {
     "data.size": 32,
@@ -175,6 +178,24 @@ def edit(out: Path, part: str, name: str, value: object) -> None:
     settings = json.loads((out / "config.json").read_text())
     settings[part][name] = value
     (out / "config.json").write_text(json.dumps(settings))
+
+
+def test_of_a_checkpoint_that_is_none_one_sentence_is_said(tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(pickle.dumps({"version": 2}, protocol=0))  # which torch warns of
+    with warnings.catch_warnings(record=True) as told, pytest.raises(UserError, match="cannot be read as a checkpoint"):
+        warnings.simplefilter("always")
+        checkpoint.read(tmp_path / "checkpoint.pt")
+    assert not told
+
+
+def test_a_damaged_record_costs_its_own_lines_only(tmp_path):
+    path, whole = tmp_path / "metrics.jsonl", {"stage": "train", "epoch": 1.0, "loss": 0.5, "images_per_s": 3.0}
+    damaged = [{"stage": 1}, {"loss": "0.5"}, {"step": "2"}, {"epoch": None}, {"loss": [0.5]}]
+    append(path, [{"step": 1, **whole}, *({"step": 2, **whole, **change} for change in damaged), {"step": 3, **whole}])
+    append(path, [{"epoch": 1.0}, {"step": 4, **whole}])
+    assert [line["step"] for line in training_lines(path)] == [1, 3, 4]
+    trim_record(path, "train", 3)
+    assert [line["step"] for line in training_lines(path)] == [1, 3]
 
 
 def test_a_setting_edited_in_the_file_is_refused(interrupted):

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from wingbar.errors import UserError
 from wingbar.models.embedder import Embedder, save_embedder
 from wingbar.models.weights import load_encoder, save_encoder
 from wingbar.use import embedding
-from wingbar.use.formats import open_embeddings
+from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow, Maker
+from wingbar.use.formats import ParquetVectors, open_embeddings, write_embeddings
+from wingbar.use.rows import PartShelf
 
 PARQUET = pytest.param(
     ".parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason="Parquet needs pyarrow")
@@ -215,6 +218,37 @@ def test_killed_and_started_again_is_the_same_as_undisturbed(ending, embed, weig
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ending, damage", [("json", b'{"hashes": ["b"]}'), ("json", b"\xff"), ("npy", b"\x93NUMPY("), ("npy", b"")]
+)
+def test_a_damaged_part_is_computed_again(ending, damage, tmp_path):
+    shelf = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    for number, name in enumerate("abc"):
+        shelf.add([name], np.full((1, 3), number, dtype=np.float32), {f"{name} is broken": "no image"})
+    (tmp_path / f"000001.{ending}").write_bytes(damage)
+    again = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    assert again.places == {"a": (0, 0)} and again.broken == {"a is broken": "no image"}
+    again.add(["b"], np.full((1, 3), 1, dtype=np.float32), {})
+    whole = PartShelf(tmp_path, "whose", dim=3, kind=np.dtype("f2"))
+    assert {name: float(whole.arrays[part][row][0]) for name, (part, row) in whole.places.items()} == {
+        "a": 0,
+        "b": 1,
+        "c": 2,
+    }
+
+
+def test_a_group_of_rows_that_is_not_as_long_as_it_says_is_damaged(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    files = []
+    for rows in (3, 2):
+        about, names = IndexAbout(Maker("resnet18"), 4, "fp16"), [IndexRow(f"/{n}", "", "0" * 64) for n in range(rows)]
+        write_embeddings(tmp_path / f"{rows}.parquet", Embeddings(about, names, np.ones((rows, 4), np.float16)))
+        files.append(pq.ParquetFile(tmp_path / f"{rows}.parquet"))
+    mixed = SimpleNamespace(metadata=files[0].metadata, num_row_groups=1, read_row_group=files[1].read_row_group)
+    with pytest.raises(UserError, match="row group 0 of the embeddings file is damaged"):
+        ParquetVectors(mixed, 4)[0:3]
 
 
 def test_two_embedders_are_not_mixed(embed, refused, photos, tmp_path):

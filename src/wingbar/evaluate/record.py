@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from wingbar.evaluate.subject import Subject
-from wingbar.files import append, read_lines
+from wingbar.files import NUMBER, Line, append, holds, read_lines
 from wingbar.metrics.intervals import Interval
 from wingbar.metrics.scores import ProtocolResult, Score, per_class
 from wingbar.tensors import save_tensors
 from wingbar.train.provenance import installed
 
-__all__ = ["commit", "provenance", "read_result", "write_result"]
+__all__ = ["commit", "evaluation_lines", "provenance", "read_result", "write_result"]
 
 TELLS = {"encoder", "recipe", "seed", "wingbar", "commit"}  # of the provenance: what may differ between equal results
 
@@ -72,13 +72,13 @@ def write_result(out: Path, subject: Subject, protocol: str, result: ProtocolRes
     made_by = provenance(subject, protocol)
     file = _values_file(subject, protocol)
     save_tensors(out / file, _values(subject, result), metadata={"provenance": json.dumps(made_by)})
-    made_by |= {"values": file, "time": time.time()}
     found: list[dict[str, Any]] = [
         {"metric": metric, **score.interval._asdict(), "n": len(score.values), **score.facts}
         for metric, score in result.scores.items()
     ]
     found += [{"metric": name, "value": value} for name, value in result.readings.items()]
     found += [{"metric": f"{protocol} in words", "words": result.words}] if result.words else []
+    made_by |= {"values": file, "time": time.time(), "lines": len(found)}
     append(out / "metrics.jsonl", [made_by | one for one in found])
 
 
@@ -107,21 +107,32 @@ def _values(subject: Subject, result: ProtocolResult) -> dict[str, Any]:
 # --- read back -------------------------------------------------------------------------------------------------------
 
 
+def evaluation_lines(out: Path) -> list[Line]:
+    """The lines of a folder's evaluations, none if there are none; what has been damaged is passed over."""
+    return [line for line in read_lines(out / "metrics.jsonl") if _is_ours(line)]
+
+
+def _is_ours(line: Line) -> bool:
+    numbers, words = ("value", "low", "high") if "low" in line else (), line.get("words", [])
+    said = isinstance(words, list) and all(isinstance(sentence, str) for sentence in words)
+    return said and holds(line, str, "metric", "weights") and holds(line, NUMBER, *numbers)
+
+
 def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | None:
     """The latest result of this encoder on these images that lies in `out`; None if there is none, or not all of it."""
     made_by = provenance(subject, protocol)
     same = [(name, value) for name, value in made_by.items() if name not in TELLS]
-    every = read_lines(out / "metrics.jsonl")
+    every = [line for line in evaluation_lines(out) if holds(line, NUMBER, "time")]
     lines = [line for line in every if all(line.get(name) == value for name, value in same)]
     latest = [line for line in lines if line["time"] == lines[-1]["time"]]
-    if not latest:
+    if not latest or len(latest) != latest[0].get("lines", len(latest)):  # 0.2's first ones do not say
         return None
     try:
         values = load_file(out / latest[0]["values"])
         scores = {
             line["metric"]: _read_score(line, values[line["metric"]], made_by) for line in latest if "low" in line
         }
-    except (OSError, SafetensorError, KeyError):
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
     if any(not math.isclose(one.values.double().mean(), one.interval.value, abs_tol=1e-6) for one in scores.values()):
         return None  # another evaluation has replaced the values since
@@ -130,7 +141,7 @@ def read_result(out: Path, subject: Subject, protocol: str) -> ProtocolResult | 
     return ProtocolResult(scores, readings=readings, words=tuple(words))
 
 
-def _read_score(line: dict[str, Any], values: Tensor, made_by: dict[str, Any]) -> Score:
-    known = {*made_by, "metric", "value", "low", "high", "n", "values", "time"}
+def _read_score(line: Line, values: Tensor, made_by: dict[str, Any]) -> Score:
+    known = {*made_by, "metric", "value", "low", "high", "n", "values", "time", "lines"}
     facts = {name: value for name, value in line.items() if name not in known}
     return Score(Interval(line["value"], line["low"], line["high"]), values, facts)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from wingbar.config.configfile import read_config
 from wingbar.errors import UserError
-from wingbar.files import read_lines
 from wingbar.methods.losses import alignment
 from wingbar.metrics.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.metrics.verdicts import Diagnosis, Signs, judge
+from wingbar.train.record import training_lines
 
 __all__ = ["Record", "diagnose", "facts", "read_record", "signs_of"]
 
@@ -82,7 +82,7 @@ def read_record(run: Path) -> Record:
     try:
         config = read_config(run / "config.json")
         images = int(json.loads((run / "environment.json").read_text(encoding="utf-8"))["images"])
-        lines = read_lines(run / "metrics.jsonl")
+        lines = training_lines(run / "metrics.jsonl")
     except (OSError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise UserError(f"{run} holds no record of a training ({error}); give the folder of a run") from error
     training = [line for line in lines if line.get("stage") == "train"]

@@ -40,6 +40,7 @@ COARSE = Path(__file__).with_name("coarse.safetensors")  # ours, by experiments/
 COUNTER = "num_batches_tracked"  # BatchNorm's; old files lack it, and nothing here reads it
 CLASSIFIERS = {"fc", "classifier", "head", "heads", "head_dist"}
 # Where a checkpoint keeps its weights, the first found wins: DINO's teacher is the one it evaluates.
+DEPTH = 9  # of one in another: a file may hold a mapping that holds itself
 WRAPPERS = ("state_dict", "method", "teacher", "student", "model", "model_state_dict", "module")
 # What stands before a trunk's own keys, the one that fits most of them wins: MoCo, MoCo v3, SimSiam, solo-learn,
 # lightly, DINO and our own checkpoints. A momentum copy is never taken.
@@ -177,7 +178,9 @@ def _unpickled(path: Path) -> object:
 
 def _unwrapped(checkpoint: object, path: Path) -> Weights:
     """The innermost mapping of names to tensors."""
-    while isinstance(checkpoint, Mapping):
+    for _ in range(DEPTH):
+        if not isinstance(checkpoint, Mapping):
+            break
         inner = next((checkpoint[key] for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)), None)
         if inner is None:
             return folded({key: value for key, value in checkpoint.items() if isinstance(value, Tensor)})

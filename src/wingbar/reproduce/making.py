@@ -13,12 +13,13 @@ from torch import Tensor
 from wingbar.config.settings import Config, changed
 from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import Data, Finetune, Paper
-from wingbar.evaluate.record import commit
-from wingbar.files import Line, read_lines
+from wingbar.evaluate.record import commit, evaluation_lines
+from wingbar.files import Line
 from wingbar.reproduce.cells import Cell, differences, is_trained, numerics
 from wingbar.reproduce.results import FAILED, append
 from wingbar.reproduce.tables import HALF_WHITE, measures, protocols
 from wingbar.train.machine import gpu_name
+from wingbar.train.record import training_lines
 from wingbar.train.runs import run
 from wingbar.train.shelf import DecoderShelf
 
@@ -52,7 +53,7 @@ def make(cell: Cell, *, device: str, probe_epochs: int, quiet: bool) -> Made:
     wanted = set(measures(cell.row).values())
     white = cell.row.recipe == HALF_WHITE
     scores = examined.rows[1 if white else 0].scores
-    recorded = _latest(examined.out / "metrics.jsonl", white=white)
+    recorded = _latest(examined.out, white=white)
     return Made(
         [line | about for line in recorded if line["metric"] in wanted],
         {metric: scores[metric].values for metric in sorted(wanted)},
@@ -90,16 +91,16 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
 def recorded_seconds(out: Path, *, batch: int) -> float:
     """How long training took by its own record, which knows of no pauses: sum of every line's images over its rate."""
     total, before = 0.0, ("", 0)
-    for line in read_lines(out / "metrics.jsonl"):
+    for line in (line for line in training_lines(out / "metrics.jsonl") if line.get("images_per_s", 0) > 0):
         steps = line["step"] - (before[1] if before[0] == line["stage"] else 0)
         total += steps * batch / line["images_per_s"]
         before = line["stage"], line["step"]
     return total
 
 
-def _latest(path: Path, *, white: bool) -> list[Line]:
+def _latest(out: Path, *, white: bool) -> list[Line]:
     """The last line of every metric: an evaluation that was interrupted and done again has several."""
-    own = (line for line in read_lines(path) if (line.get("whiten") is not None) == white)
+    own = (line for line in evaluation_lines(out) if (line.get("whiten") is not None) == white)
     latest = {line["metric"]: line for line in own}
     return [{name: value for name, value in line.items() if name not in OF_THIS_MACHINE} for line in latest.values()]
 

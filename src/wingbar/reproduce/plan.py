@@ -15,7 +15,7 @@ from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, key_of, named
 from wingbar.errors import known
-from wingbar.files import Line, read_lines
+from wingbar.files import NUMBER, Line, holds
 from wingbar.reproduce.bench.step import time_step
 from wingbar.reproduce.cells import Cell, Splits, find_splits, is_trained, make_cell
 from wingbar.reproduce.options import Reproduce, chosen_rows, roots
@@ -23,6 +23,7 @@ from wingbar.reproduce.results import FAILED, Recorded, finished
 from wingbar.reproduce.tables import FROZEN, HALF_WHITE, TABLES
 from wingbar.terminal import note
 from wingbar.train.machine import choose_device, gpu_name, will_compile
+from wingbar.train.record import training_lines
 from wingbar.train.shelf import first_settings
 from wingbar.train.stages import first_passes, step_passes
 
@@ -143,10 +144,11 @@ def remaining_seconds(
 ) -> float:
     """What is left of a cell on its device; `known` are lines of the same cell with any seed."""
     device = cell.config.run.device
-    before = next((line for line in known.values() if line.get("gpu") == gpu_name(device)), None)
+    timed = (line for line in known.values() if holds(line, NUMBER, "train_seconds", "evaluate_seconds"))
+    before = next((line for line in timed if line.get("gpu") == gpu_name(device)), None)
     left = 1 - max(_done_share(cell), _first_share(cell.config) if decoder_is_made else 0.0)
     if before is not None:
-        return left * float(before["train_seconds"]) + float(before["evaluate_seconds"])
+        return left * before["train_seconds"] + before["evaluate_seconds"]
     speed = _passes_per_second(cell.config)
     on_gpu = choose_device(device).type == "cuda"
     training = left * _training_passes(cell) / speed + COMPILING * _compilations(cell)
@@ -234,10 +236,10 @@ def _done_share(cell: Cell) -> float:
     out, config = Path(cell.config.run.out), cell.config
     if (out / "encoder.safetensors").exists():
         return 1.0
-    lines = read_lines(out / "metrics.jsonl")
+    lines = training_lines(out / "metrics.jsonl")
     if not lines:
         return 0.0
-    stage, epoch = lines[-1]["stage"], float(lines[-1]["epoch"])
+    stage, epoch = lines[-1]["stage"], lines[-1].get("epoch", 0.0)
     if stage != "train":  # some of what comes first; how much, nobody wrote down
         return 0.0
     return min(1.0, (first_passes(config) + step_passes(config) * epoch) / _passes(config))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wingbar import files
 from wingbar.data.locks import alone
-from wingbar.files import Line, read_lines
+from wingbar.files import NUMBER, Line, holds, read_lines
 from wingbar.reproduce.tables import Row, measures
 from wingbar.tensors import save_tensors
 
@@ -41,12 +41,17 @@ def append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read(path: Path) -> Recorded:
-    """Every cell's latest line of each metric; lines of something else are passed over."""
+    """Every cell's latest line of each metric; lines of something else, or damaged ones, are passed over."""
     found: dict[str, dict[str, Line]] = defaultdict(dict)
-    for line in read_lines(path):
-        if isinstance(line, dict) and {"key", "metric"} <= line.keys():
-            found[line["key"]][line["metric"]] = line
+    for line in filter(_is_ours, read_lines(path)):
+        found[line["key"]][line["metric"]] = line
     return found
+
+
+def _is_ours(line: Line) -> bool:
+    if not (holds(line, str, "key", "metric", "variant") and holds(line, int, "seed")):
+        return False
+    return holds(line, str, "reason") if line["metric"] == FAILED else holds(line, NUMBER, "value", "low", "high")
 
 
 def read_all(folder: Path) -> Recorded:

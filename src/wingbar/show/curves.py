@@ -10,7 +10,8 @@ from wingbar.config.configfile import read_config
 from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
 from wingbar.evaluate.compare import but, twins
-from wingbar.files import read_lines
+from wingbar.evaluate.record import evaluation_lines
+from wingbar.files import NUMBER, holds
 from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.reported import points
 from wingbar.models.weights import load_encoder, weights_hash
@@ -19,6 +20,7 @@ from wingbar.show.figures.curves import Recorded, banded, draw_curves, panels
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
+from wingbar.train.record import training_lines
 from wingbar.train.runfolder import is_run, read_environment
 
 if TYPE_CHECKING:
@@ -151,12 +153,12 @@ def _curve(setting: str, metric: str, group: Sequence[ScoredRun]) -> Curve:
 
 def _scored(runs: Sequence[Chronicle]) -> list[ScoredRun]:
     """The runs that were evaluated, with their latest scores, all found in the way of the very last."""
-    kept = (line for run in runs for line in read_lines(run.folder / "evaluation" / "metrics.jsonl"))
-    lines = [line for line in kept if "low" in line]  # of all encoders that were evaluated there
+    kept = (line for run in runs for line in evaluation_lines(run.folder / "evaluation"))
+    lines = [line for line in kept if holds(line, NUMBER, "low", "time")]  # of all encoders that were evaluated there
     scored = []
     for run, own in ((run, _own(run, lines)) for run in runs):
         if own:
-            ways = [str([line[part] for part in HOW]) for line in own]
+            ways = [str([line.get(part) for part in HOW]) for line in own]
             same = [line for line, way in zip(own, ways, strict=True) if way == ways[-1]]
             found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
             scored.append(ScoredRun(run, found, ways[-1]))
@@ -202,7 +204,7 @@ def _read(folder: Path) -> Chronicle:
         raise UserError(f"{folder} holds no wingbar run; give the folder of a run")
     config = read_config(folder / "config.json")
     made_with = read_environment(folder)
-    lines = read_lines(folder / "metrics.jsonl")
+    lines = training_lines(folder / "metrics.jsonl")
     if not lines:
         raise UserError(f"the run in {folder} has recorded nothing yet; go on with: wingbar resume {folder}")
     return Chronicle(folder, config, made_with["recipe"], _data(config, made_with), lines)

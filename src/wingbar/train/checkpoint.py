@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +86,8 @@ def read(path: Path) -> tuple[Position, dict[str, Any]]:
     """Position and state in a checkpoint; tensors only, nothing in it is executed."""
     refuse_bomb(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # about what is wrong with a damaged one: we say that below
+            state = torch.load(path, map_location="cpu", weights_only=True)
         version, position = state["version"], Position(**state["position"])
     except Exception as error:  # torch raises anything at all, with paragraphs of advice that is not for users
         raise UserError(

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from wingbar.errors import NonFiniteLoss
-from wingbar.files import append, read_lines, write_text
+from wingbar.files import NUMBER, Line, append, holds, read_lines, write_text
 from wingbar.types import Output
 
-__all__ = ["Recorder", "trim_record"]
+__all__ = ["Recorder", "training_lines", "trim_record"]
 
 
 class Recorder:
@@ -72,9 +72,18 @@ class Recorder:
         self.since = time.perf_counter()
 
 
+def training_lines(path: Path) -> list[Line]:
+    """The lines of a run's record, none if there is no file; what has been damaged is passed over."""
+    return [line for line in read_lines(path) if _is_ours(line)]
+
+
+def _is_ours(line: Line) -> bool:
+    return holds(line, str, "stage") and holds(line, NUMBER, "step", *line.keys() - {"stage"})
+
+
 def trim_record(path: Path, stage: str, step: int) -> None:
     """Drop the lines a killed run wrote after its last checkpoint: they will be written again."""
-    kept = [line for line in read_lines(path) if line["stage"] != stage or line["step"] <= step]
+    kept = [line for line in training_lines(path) if line["stage"] != stage or line["step"] <= step]
     if stage != "train":  # a later stage cannot have begun
         kept = [line for line in kept if line["stage"] == stage]
     write_text(path, "".join(json.dumps(line) + "\n" for line in kept))

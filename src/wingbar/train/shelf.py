@@ -15,10 +15,11 @@ from safetensors import safe_open
 from torch import nn
 
 from wingbar.config.settings import Config, key_of, named
-from wingbar.files import append, read_lines
+from wingbar.files import append
 from wingbar.models.weights import tensors_hash
 from wingbar.tensors import save_tensors
 from wingbar.train.machine import gpu_name
+from wingbar.train.record import training_lines
 from wingbar.train.runfolder import FREE
 from wingbar.train.stages import Stage
 from wingbar.types import Network
@@ -59,7 +60,7 @@ def _matters(name: str, own: tuple[str, ...]) -> bool:
 def put(place: Path, stage: Stage, record: Path) -> None:
     """Keep what a stage has made, with the lines a run's record has of that."""
     assert stage.product is not None
-    lines = [line for line in read_lines(record) if line["stage"] == stage.name]
+    lines = [line for line in training_lines(record) if line["stage"] == stage.name]
     save_tensors(place, stage.product.state_dict(), metadata={"record": json.dumps(lines)})
 
 

@@ -21,7 +21,6 @@ from PIL import Image
 from wingbar.config.settings import Config, changed
 from wingbar.data.batches import Batches, fold
 from wingbar.data.store import Store
-from wingbar.files import read_lines
 from wingbar.methods.pairs import pairs_in
 from wingbar.metrics.pairs import make_pairs
 from wingbar.show.figures.cells import draw_pairs
@@ -30,6 +29,7 @@ from wingbar.show.figures.curves import Recorded, draw_curves, panels
 from wingbar.show.figures.style import save
 from wingbar.train.loop import After
 from wingbar.train.machine import choose_autocast, choose_device, uncompiled
+from wingbar.train.record import training_lines
 from wingbar.train.stages import build_views, plain_images
 from wingbar.train.watch import sample
 from wingbar.types import Method, Output
@@ -110,9 +110,9 @@ class Sketches:
             return None
 
     def _draw(self, pairs: Pairs | None, stage: str, step: int) -> None:
-        recorded = panels([Recorded("this run", [read_lines(self.out / "metrics.jsonl")])])
+        drawn = panels([Recorded("this run", [training_lines(self.out / "metrics.jsonl")])])
         when = f"after step {step:,} of stage {stage}"
-        pages = {"curves": draw_curves(recorded[:PANELS], title=f"Curves {when}")} if recorded else {}
+        pages = {"curves": draw_curves(drawn[:PANELS], title=f"Curves {when}")} if drawn else {}
         if pairs is not None:
             note = "The same training images every time."
             pages["pairs"] = draw_pairs(pairs, title=f"Pairs {when}", note=note)

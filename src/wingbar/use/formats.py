@@ -100,7 +100,8 @@ class ParquetVectors:
         if self.kept is None or self.kept[0] != group:
             try:
                 column = self.file.read_row_group(group, columns=[VECTORS]).column(0).combine_chunks()
-                rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self.shape[1])
+                size = self.file.metadata.row_group(group).num_rows
+                rows = column.flatten().to_numpy(zero_copy_only=False).reshape(size, self.shape[1])
             except Exception as error:  # as in `open_embeddings`: vectors are read when they are asked for
                 why = on_one_line(error)
                 raise UserError(f"row group {group} of the embeddings file is damaged ({why}); embed anew") from error

@@ -39,11 +39,11 @@ class PartShelf:
         self.places: dict[str, tuple[int, int]] = {}  # hash → part and row in it
         self.broken: dict[str, str] = {}  # hash → reason
         self.arrays: list[Float[np.ndarray, "_ dim"]] = []
-        if not (folder / "key").exists() or (folder / "key").read_text(encoding="utf-8") != key:
+        if not (folder / "key").exists() or (folder / "key").read_text(encoding="utf-8", errors="replace") != key:
             self.remove()
             write_text(folder / "key", key)
-        while (self.folder / f"{len(self.arrays):06d}.json").exists():
-            self._open()
+        while self._open():
+            pass
 
     def add(self, hashes: Sequence[str], vectors: Float[np.ndarray, "m dim"], broken: Mapping[str, str]) -> None:
         """Keep a part; it is on the disk when this returns."""
@@ -53,15 +53,23 @@ class PartShelf:
         write_text(self.folder / f"{stem}.json", json.dumps({"hashes": list(hashes), "broken": dict(broken)}))
         self._open()
 
-    def _open(self) -> None:
-        """The next part."""
-        number = len(self.arrays)
-        said = json.loads((self.folder / f"{number:06d}.json").read_text(encoding="utf-8"))
-        path = self.folder / f"{number:06d}.npy"
-        empty = np.empty((0, self.dim), dtype=self.kind)
-        self.arrays.append(np.load(path, mmap_mode="r") if said["hashes"] else empty)
-        self.places |= {content: (number, row) for row, content in enumerate(said["hashes"])}
-        self.broken |= said["broken"]
+    def _open(self) -> bool:
+        """Whether there is a next part, and all of it."""
+        stem, number = self.folder / f"{len(self.arrays):06d}", len(self.arrays)
+        try:
+            said = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+            hashes, broken = dict.fromkeys(said["hashes"]), dict[str, str](said["broken"])
+            empty = np.empty((0, self.dim), dtype=self.kind)
+            array = np.load(stem.with_suffix(".npy"), mmap_mode="r") if hashes else empty
+            whole = (array.shape, array.dtype) == ((len(hashes), self.dim), self.kind)
+        except Exception:  # there is none, or a damaged one: reading NumPy's header may raise anything
+            return False
+        if not whole or not all(isinstance(word, str) for word in (*hashes, *broken, *broken.values())):
+            return False
+        self.arrays.append(array)
+        self.places |= {content: (number, row) for row, content in enumerate(hashes)}
+        self.broken |= broken
+        return True
 
     def remove(self) -> None:
         """Nothing is left of it."""

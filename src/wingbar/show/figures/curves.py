@@ -218,7 +218,9 @@ def _level(recorded: Recorded, quantity: Quantity) -> Curve:
 
 def _track(run: Iterable[Line], key: str, quantity: Quantity) -> Track:
     return {
-        line["epoch"]: quantity.scale * line[key] for line in run if line["stage"] == quantity.stage and key in line
+        line["epoch"]: quantity.scale * line[key]
+        for line in run
+        if line["stage"] == quantity.stage and {"epoch", key} <= line.keys()
     }
 
 

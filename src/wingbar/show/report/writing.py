@@ -109,7 +109,7 @@ def _verdicts(visit: Visit, asked: AskedReport) -> list[Verdict]:
     found = []
     for name, subject in visit.named.items():
         said, *sentences = _on_record(visit, subject, ["doctor"], asked).words
-        severity = next(one for one in get_args(Severity) if said == f"doctor: {one}")
+        (severity,) = _severities(said)
         seen = f"{len(subject.train.labels):,} training images and the record of training"
         found.append(Verdict(name, severity, tuple(sentences), f"Collapse doctor, by features of {seen}."))
     return found
@@ -186,6 +186,12 @@ def _found(subject: Subject, protocol: str, how: Evaluate, folders: Sequence[Pat
     options: dict[str, Any] = {**vars(how.knn), "gallery": how.retrieval.gallery}
     for result in (read_result(folder, subject, protocol) for folder in folders):
         facts = [] if result is None else [score.facts for score in result.scores.values()]
-        if result and all(one.get(name, value) == value for one in facts for name, value in options.items()):
+        same = all(one.get(name, value) == value for one in facts for name, value in options.items())
+        if result and same and (protocol != "doctor" or any(map(_severities, result.words[:1]))):
             return result
     return None
+
+
+def _severities(said: str) -> list[Severity]:
+    """The one that the collapse doctor's first words name; none, where somebody changed them."""
+    return [one for one in get_args(Severity) if said == f"doctor: {one}"]

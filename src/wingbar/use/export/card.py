@@ -8,7 +8,8 @@ from pathlib import Path
 
 from wingbar.config.settings import Config, defaults, named
 from wingbar.evaluate.candidates import Candidate
-from wingbar.files import Line, read_lines
+from wingbar.evaluate.record import evaluation_lines
+from wingbar.files import NUMBER, Line, holds
 from wingbar.metrics.intervals import Interval
 from wingbar.models.embedder import Embedder
 from wingbar.show.report.origin import data_in_words, summary_of
@@ -113,8 +114,8 @@ def _scores(embedder: Embedder, candidate: Candidate) -> str:
     """The latest of every kind that lie in the run, of these weights and no others."""
     assert candidate.folder is not None
     identity, latest = embedder.identity, dict[tuple[str, ...], Line]()
-    for line in read_lines(candidate.folder / "evaluation" / "metrics.jsonl"):
-        if line.get("weights") == identity and "low" in line:
+    for line in evaluation_lines(candidate.folder / "evaluation"):
+        if line["weights"] == identity and holds(line, NUMBER, "low", "n"):
             latest[tuple(str(line.get(name)) for name in ("metric", "bn", "view", "whiten", "split", "size"))] = line
     if not latest:
         return "## Scores\nNot scored; `wingbar evaluate` does."

@@ -35,8 +35,9 @@ def below(root: Path) -> Iterator[Path]:
         if not folder.is_dir():
             continue
         yield folder
-        named = (entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-        inner = sorted(Path(entry.path) for entry in named)
+        with os.scandir(folder) as entries:
+            named = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            inner = sorted(Path(entry.path) for entry in named)
         if depth < DEPTH and len(inner) <= FEW:
             waiting.extend((path, depth + 1) for path in inner)
 

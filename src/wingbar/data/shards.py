@@ -129,7 +129,8 @@ def find_shards(root: str | Path) -> list[str]:
     """The archives of a data set, if it is one of archives: in a folder without images, by a pattern, behind a URL."""
     path = Path(root).expanduser()
     if path.is_dir():
-        inner = sorted(entry.path for entry in os.scandir(path) if entry.is_dir() and role_of(entry.name))
+        with os.scandir(path) as entries:
+            inner = sorted(entry.path for entry in entries if entry.is_dir() and role_of(entry.name))
         found = [place for folder in (str(path), *inner) for place in _archives(folder)]
         return found if found and not _has_images(path) else []
     if path.is_file() or not (is_url(root) or "{" in str(root)):
@@ -141,8 +142,9 @@ def find_shards(root: str | Path) -> list[str]:
 
 
 def _archives(folder: str) -> list[str]:
-    names = (entry for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.is_file())
-    return sorted(entry.path for entry in names if not entry.name.startswith("."))
+    with os.scandir(folder) as entries:
+        named = (entry for entry in entries if entry.name.endswith(".tar") and not entry.name.startswith("."))
+        return sorted(entry.path for entry in named if entry.is_file())
 
 
 def _has_images(folder: Path) -> bool:

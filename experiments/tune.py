@@ -7,15 +7,20 @@ list of such rounds. What is best in a round, by the mean of its four scores, is
 top of: a search along one coordinate after the other. Each training is scored under several statistics of BatchNorm
 (`--bn`, the first decides); a line per score goes to `--out`, its settings spelled out, as a tuned recipe is not
 tomorrow what it is today. Settings that are in there already are not trained again, so a record is of one data set,
-seed and number of epochs. Decoders that several trials begin with are initialised once and kept in .decoders beside it.
+seed and number of epochs. Decoders that several trials begin with are initialised once and kept in .decoders beside it,
+runs in .trials until they are scored, so that what was stopped goes on. Several processes with the same words share
+the work: each takes what nobody is at, and waits for the others before the next round.
+
+    wingbar submit --tasks 4 --time 4:00:00 experiments/tune.py experiments/tuning/causes.json --root DATA …
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
-import time
+import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -25,13 +30,15 @@ import tyro
 
 from wingbar.config.oldnames import recorded, today
 from wingbar.config.recipes import recipe_named
-from wingbar.config.settings import Config, changed, fitting, named, parsed
-from wingbar.errors import Collapsed, NonFiniteLoss, UserError
+from wingbar.config.settings import Config, changed, fitting, key_of, named, parsed
+from wingbar.data.locks import Holder, alone
+from wingbar.errors import Collapsed, Interrupted, NonFiniteLoss, UserError
 from wingbar.evaluate import Evaluate, examine
 from wingbar.evaluate.options import Data
 from wingbar.evaluate.splits import split_digest
 from wingbar.files import read_lines
 from wingbar.reproduce.cells import NUMERICS
+from wingbar.reproduce.making import recorded_seconds
 from wingbar.reproduce.results import append
 from wingbar.train.images import find_source
 from wingbar.train.runs import run
@@ -75,7 +82,11 @@ def main(tuning: Tuning) -> None:
     best: dict[str, Any] = {"settings": {}}
     for candidates in plan if isinstance(plan, list) else [plan]:
         combined = {name: _spelled_out({**best["settings"], **settings}) for name, settings in candidates.items()}
-        trials = [_scored(tuning, name, settings) for name, settings in combined.items()]
+        for waiting in (False, True):
+            for name, settings in combined.items():
+                with suppress(Taken), _claimed(tuning, settings, waiting=waiting):
+                    _score(tuning, name, settings)
+        trials = [_recorded(tuning.out, settings) for settings in combined.values()]
         best = max((line for line in (best, *trials) if _is_trained(line)), key=_merit, default=best)
 
 
@@ -92,19 +103,42 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
     return {"recipe": recipe, **json.loads(json.dumps(first))}  # as it will be read from the record
 
 
-def _scored(tuning: Tuning, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The deciding line of some settings, from the record or from a training that adds all its lines to it."""
+class Taken(Exception):
+    """Another process is at these settings."""
+
+
+@contextmanager
+def _claimed(tuning: Tuning, settings: dict[str, Any], *, waiting: bool) -> Iterator[None]:
+    """Inside, no other process is at these settings; raises Taken if one is, or waits for it."""
+
+    def taken(holder: Holder) -> None:
+        if not waiting:
+            raise Taken
+
+    out = _folder(tuning, settings)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with alone(out.with_suffix(".lock"), busy=taken):
+        yield
+
+
+def _folder(tuning: Tuning, settings: dict[str, Any]) -> Path:
+    """Where some settings are trained."""
+    return tuning.out.parent / ".trials" / key_of(settings)
+
+
+def _score(tuning: Tuning, name: str, settings: dict[str, Any]) -> None:
+    """Add the lines of some settings to the record, unless it has them."""
     if _recorded(tuning.out, settings) is None:
         try:
             for scores in _try(tuning, settings):
                 _note(tuning.out, {"name": name, "settings": settings, **scores})
         except (UserError, NonFiniteLoss, Collapsed) as error:  # the others are worth trying all the same
             _note(tuning.out, {"name": name, "settings": settings, **dict.fromkeys(SCORES, 0.0), "failed": str(error)})
-    return _recorded(tuning.out, settings)
+        shutil.rmtree(_folder(tuning, settings), ignore_errors=True)
 
 
 def _recorded(record: Path, settings: dict[str, Any]) -> Any:
-    """What the record has of some settings, whatever they are called there; None if nothing."""
+    """The deciding line of some settings, whatever they are called in the record; None if it has none."""
     return next((line for line in read_lines(record) if line["settings"] == settings), None)
 
 
@@ -123,22 +157,23 @@ def _merit(line: dict[str, Any]) -> float:
 
 def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Scores in percent under each of the statistics."""
-    settings, began = dict(settings), time.monotonic()
+    folder, settings = _folder(tuning, settings), dict(settings)
     recipe = settings.pop("recipe")
-    with tempfile.TemporaryDirectory() as folder:
-        what, options = tuning.encoder, {"weights": tuning.weights}
-        if recipe != FROZEN:
-            what, options = f"{folder}/run", {}
-            own = {today(name): value for name, value in settings.items()}
-            config = changed(_config(tuning, recipe), {**own, "run.out": what})
-            run(config, recipe=recipe, quiet=True, shelf=_shelf(tuning, config))
-        trained = time.monotonic() - began
-        for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
-            data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
-            asked = Evaluate((what,), data=data, bn=bn, out=Path(folder) / "scores", quiet=True, **options)
-            scores = examine(asked).rows[0].scores
-            wanted = {name: round(100 * scores[name].interval.value, 2) for name in SCORES}
-            yield {"bn": bn, **wanted, "seconds": round(trained)}
+    what, options, trained = tuning.encoder, {"weights": tuning.weights}, 0.0
+    if recipe != FROZEN:
+        what, options = f"{folder}/run", {}
+        if not Path(what, "config.json").exists():
+            shutil.rmtree(what, ignore_errors=True)  # killed before it had begun
+        own = {today(name): value for name, value in settings.items()}
+        config = changed(_config(tuning, recipe), {**own, "run.out": what, "run.resume": True})
+        run(config, recipe=recipe, quiet=True, shelf=_shelf(tuning, config))
+        trained = recorded_seconds(Path(what), batch=config.data.batch)
+    for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
+        data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
+        asked = Evaluate((what,), data=data, bn=bn, out=folder / "scores", quiet=True, **options)
+        scores = examine(asked).rows[0].scores
+        wanted = {name: round(100 * scores[name].interval.value, 2) for name in SCORES}
+        yield {"bn": bn, **wanted, "seconds": round(trained)}
 
 
 def _shelf(tuning: Tuning, config: Config) -> DecoderShelf:
@@ -170,4 +205,7 @@ def _config(tuning: Tuning, recipe: str) -> Config:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Tuning))
+    try:
+        main(tyro.cli(Tuning))
+    except Interrupted as stop:  # everything is saved
+        sys.exit(128 + stop.signal)

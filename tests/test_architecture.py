@@ -32,7 +32,7 @@ LAYERS = (
     {"evaluate"},
     {"show"},
     {"show.report", "use"},
-    {"use.export"},
+    {"use.export", "use.command"},
     {"reproduce", "installation", "completion"},
     {"submit"},
     {"cli"},

@@ -25,6 +25,8 @@ from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.trial import Try
 from wingbar.show.options import Show
 from wingbar.show.report.options import AskedReport
+from wingbar.submit.command import _parted
+from wingbar.submit.script import Submit
 from wingbar.train.command import Resume, config_file
 from wingbar.use.classify.options import Classify
 from wingbar.use.explore.options import Explore
@@ -71,6 +73,11 @@ def read(words: list[str]) -> None:
     if command == "train":
         recipe = rest.pop(0) if rest and not rest[0].startswith("-") else "default"
         check_limits(parse_settings(config_file(rest)[1], recipe_named(recipe)))
+    elif command == "submit":
+        own, rest = _parted(rest)
+        parse(Submit, command, own)
+        if rest and not rest[0].endswith(".py"):
+            read([*rest])
     elif command in BARE:
         assert not rest or rest == ["bash"]
     elif command in FORMS:

@@ -1,13 +1,15 @@
-"""What concerns the process as a whole: how its threads wait."""
+"""What concerns the process as a whole: how its threads wait, how it is asked to stop."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from wingbar.process import WAITING, share_cores
+from wingbar import process
+from wingbar.process import WAITING, share_cores, stop_signals
 
 
 def test_torchs_threads_are_told_to_sleep_before_they_start():
@@ -31,3 +33,48 @@ def test_what_the_user_says_about_waiting_stays(name, monkeypatch):
     before = dict(os.environ)
     share_cores()
     assert dict(os.environ) == before
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A time that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(process.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def obeyed():
+    """The signals that were obeyed at once."""
+    received = []
+    both = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in both}
+    yield received
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_one_request_may_come_twice(clock, obeyed):
+    """SLURM and a terminal signal every process, and whoever started this one passes on what it was told."""
+    with stop_signals(alone=True) as asked_to_stop:
+        assert asked_to_stop() == 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert asked_to_stop() == signal.SIGINT and obeyed == []
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_another_request_is_obeyed_at_once(second, clock, obeyed):
+    with stop_signals(alone=True):
+        signal.raise_signal(signal.SIGTERM)
+        clock[0] += 2 * process.ONCE
+        signal.raise_signal(second)
+        assert obeyed == [second]
+
+
+def test_a_rank_leaves_that_to_whoever_started_it(clock, obeyed):
+    with stop_signals(alone=False) as asked_to_stop:
+        signal.raise_signal(signal.SIGTERM)
+        clock[0] += 2 * process.ONCE
+        signal.raise_signal(signal.SIGTERM)
+        assert asked_to_stop() == signal.SIGTERM and obeyed == []

@@ -18,6 +18,7 @@ from wingbar.config.settings import fitting
 from wingbar.data.datasets import lookalike_store
 from wingbar.models import trunks
 from wingbar.types import IMAGENET
+from wingbar.use.explore.server import ExploreServer
 
 ROOT = Path(__file__).parents[1]
 # What the paper trains for minutes on a GPU, in seconds.
@@ -69,10 +70,13 @@ def lay_out_cub(home: Path, names: list[str]) -> None:
 
 @pytest.fixture
 def somebodys_place(tmp_path, monkeypatch) -> None:
-    """A folder with photos/, data/ and my.safetensors, small recipes, and ImageNet weights that are there."""
+    """A folder with photos/, new/, bird.jpg, labels.csv, data/ and my.safetensors; small recipes, ImageNet weights."""
     monkeypatch.chdir(tmp_path)
     photos = [f"{species}/{number}.png" for species in ("wren", "tern") for number in range(8)]
     draw([Path("photos") / name for name in photos])
+    draw([Path("bird.jpg"), *(Path("new") / f"{number}.png" for number in range(3))])
+    lines = [f"photos/{name},{name.partition('/')[0]}" for name in photos]
+    Path("labels.csv").write_text("\n".join(["path,label", *lines]))
     birds = [f"00{label}.{species}/{n}.png" for label, species in ((1, "Wren"), (2, "Tern")) for n in range(8)]
     draw([Path("data/CUB_200_2011/images") / name for name in birds])
     lay_out_cub(Path("data/CUB_200_2011"), birds)
@@ -94,9 +98,11 @@ def commands(snippet: str) -> list[list[str]]:
     return [words[1:] for words in lines if words and words[0] == "wingbar"]
 
 
-def test_the_snippets_run_one_after_the_other(somebodys_place):
+def test_the_snippets_run_one_after_the_other(somebodys_place, monkeypatch):
+    monkeypatch.setattr(ExploreServer, "serve_until_stopped", lambda server: None)  # nobody is there for Ctrl-C
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install wingbar[export]")
     found = snippets("README.md")
-    assert [kind for kind, _ in found] == ["", "", "python"]
+    assert [kind for kind, _ in found] == ["", "", "", "python"]
     for kind, snippet in found:
         if kind == "python":
             exec(compile(snippet, "README.md", "exec"), {})
@@ -104,6 +110,7 @@ def test_the_snippets_run_one_after_the_other(somebodys_place):
             main(words)
     assert sorted(path.name for path in Path("runs").iterdir()) == list("ab")
     assert all((run / "encoder.safetensors").exists() for run in Path("runs").iterdir())
+    assert Path("embedder.onnx").exists() and Path("birds/predictions.csv").exists() and Path("found.png").exists()
 
 
 def test_the_longer_page_has_parts_that_run(somebodys_place):

@@ -95,7 +95,8 @@ def test_the_package_neither_runs_nor_unpacks_what_it_reads():
     for name in (".extractall", ".extract", ".unpack_archive", "os.system", "os.popen"):
         assert not calls(name), name
     runs = {file for name in ("exec", "subprocess.run") for file, _ in calls(name)}
-    assert runs == {"lazy.py", "evaluate/record.py", "submit/command.py"}  # our own modules, git, sbatch
+    # our own modules; git; sbatch, which gets a script
+    assert runs == {"lazy.py", "evaluate/record.py", "submit/command.py"}
 
 
 def test_tensors_are_loaded_as_tensors_and_images_as_formats_we_name():

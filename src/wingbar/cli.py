@@ -39,11 +39,7 @@ from wingbar.submit.command import submit
 from wingbar.terminal import Terminal, aside, say
 from wingbar.train.command import resume, start_ranks, stopped, train
 from wingbar.train.progress import working
-from wingbar.use.classify.command import classify
-from wingbar.use.command import embed, search
-from wingbar.use.explore.command import explore
-from wingbar.use.export.command import export
-from wingbar.use.pickcommand import pick_data
+from wingbar.use.command import classify, embed, explore, export, pick_data, search
 
 __all__ = ["main"]
 

@@ -59,8 +59,8 @@ class _Half(ModuleType):
         return getattr(self, name)
 
 
-def face(name: str, *, until: str = "ENTRY") -> ModuleType:
-    """A module as far as a name is given a value there; what stands below is run when it is first asked for.
+def face(name: str) -> ModuleType:
+    """A module as far as `ENTRY` is given a value there; what stands below is run when it is first asked for.
 
     So a method's file can begin with what a person may set, and go on with a network that needs torch.
     """
@@ -70,7 +70,7 @@ def face(name: str, *, until: str = "ENTRY") -> ModuleType:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return import_module(name)
     body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-    end = next((place + 1 for place, node in enumerate(body) if _names(node) == [until]), None)
+    end = next((place + 1 for place, node in enumerate(body) if _names(node) == ["ENTRY"]), None)
     if end is None:
         return import_module(name)
     module = sys.modules[name] = module_from_spec(spec)

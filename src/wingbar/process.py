@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
+DEATH_SIGNAL = 1  # of prctl.h: what we get when whoever started us ends
 SHARED = ("train", "resume", "evaluate")  # commands that several processes do together
 PATIENCE = 3.0  # seconds
 ONCE = 1.0  # second: signals so near to the first are the same request, as whoever started us sends it, too
@@ -59,6 +60,13 @@ def share_cores() -> None:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     if ranks():  # torch's advice and its sockets' complaints would be said by each
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        _end_with_the_launcher()
+
+
+def _end_with_the_launcher() -> None:
+    """A rank whose launcher was killed is asked to stop, so that it saves; nobody else would ever end it."""
+    with suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL("libc.so.6").prctl(DEATH_SIGNAL, signal.SIGTERM)
 
 
 def ranks() -> int | None:

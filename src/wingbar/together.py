@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Company", "alone", "divided", "gather", "in_company", "own", "total", "whole"]
+__all__ = ["Company", "alone", "divided", "gather", "in_company", "own", "present", "total", "whole"]
 
 Part = TypeVar("Part")
 
@@ -48,6 +48,11 @@ def in_company(company: Company | None) -> Iterator[None]:
         yield
     finally:
         _present.reset(before)
+
+
+def present() -> Company | None:
+    """Who shares the batch; None: nobody."""
+    return _present.get()
 
 
 def alone() -> bool:

@@ -18,7 +18,6 @@ __all__ = [
     "Batch",
     "Comparing",
     "Criterion",
-    "Decoder",
     "Encoded",
     "Encodes",
     "Method",
@@ -221,17 +220,8 @@ class Criterion(Protocol):
         """In [0, 1]; 1 means: leave this dimension alone."""
 
     def after_step(self, feature: Float[Tensor, "batch dim"]) -> None:
-        """Remember the features of a step."""
-
-
-@runtime_checkable
-class Decoder(Protocol):
-    """Feature to image, in ImageNet-normalised space."""
-
-    size: int
-
-    def __call__(self, feature: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch 3 size size"]:
-        """The rebuilt images."""
+        """Remember the features of a step; most remember nothing."""
+        return
 
 
 class Seen(NamedTuple):

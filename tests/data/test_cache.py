@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -418,3 +420,16 @@ def test_what_is_being_written_is_not_cleared(photos, root, monkeypatch):
     monkeypatch.setattr(cache_module, "_write", write)
     opened(photos, root)
     assert done[0].removed == 0 and len(done[0].in_use) == 1 and len(entries(root)) == 1
+
+
+def test_ranks_that_begin_together_read_every_file_once(tmp_path, monkeypatch):
+    """Whoever comes second waits, and finds what the first one remembered."""
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(bytes([number]) * 9)
+        os.utime(tmp_path / f"{number}.png", (1e9, 1e9))
+    monkeypatch.setattr(contents, "SETTLED", -(10**10))
+    paths, read, hashed = sorted(tmp_path.glob("*.png")), [], contents._hash
+    monkeypatch.setattr(contents, "_hash", lambda path: read.append(path) or time.sleep(0.01) or hashed(path))
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: contents.content_hashes(paths, tmp_path / "memory"), range(3)))
+    assert sorted(read) == paths and found[0] == found[1] == found[2] == contents.content_hashes(paths, None)

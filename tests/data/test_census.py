@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from wingbar.data.census import Exam, channels, examine, examine_all, picture
-from wingbar.data.listing import Listing
-from wingbar.data.store import Broken
+from wingbar.data.listing import Broken, Listing
 
 
 def noise(height: int, width: int, *, seed: int = 0, levels: tuple[int, int] = (0, 256)) -> np.ndarray:

@@ -74,6 +74,25 @@ def test_of_another_host_nobody_can_know(tmp_path, locking):
     assert met.value.args == (left,) and path.exists()
 
 
+@pytest.mark.parametrize(
+    ("left", "now"), [("7.0", "7.1"), ("7.1", "7.1"), ("8.0", "7.1"), ("", "7.1"), ("7.0", ""), ("", "")]
+)
+def test_an_earlier_turn_of_the_same_slurm_job_is_over(left, now, locking, tmp_path, monkeypatch):
+    """Wherever it was: SLURM begins a job anew when it has ended it. In the same turn it may be another process."""
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", now.partition(".")[0])
+    if now:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", now.partition(".")[2])
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(Holder("elsewhere", 1, "2026-01-02 03:04:05", left)._asdict()))
+    if (left, now) == ("7.0", "7.1"):
+        with alone(path, busy=refuse, unsure=refuse):
+            assert json.loads(path.read_text())["job"] == now
+        return
+    with pytest.raises(Refused), alone(path, busy=refuse, unsure=refuse):
+        pass
+
+
 def test_without_locks_the_living_of_this_host_are_believed(tmp_path, locking):
     path = tmp_path / "lock"
     left = left_behind(path, host=socket.gethostname(), process=os.getppid())

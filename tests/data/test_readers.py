@@ -227,10 +227,10 @@ def pairs(listing: Listing) -> list[tuple[str, int]]:
 
 
 def test_the_table_has_every_name_and_its_sentences_name_the_root():
-    assert {*WRITERS, "folder", "flat", "csv"} == DATASETS.keys()
+    assert {*WRITERS, "folder", "flat", "shards", "csv"} == DATASETS.keys()
     for name, dataset in DATASETS.items():
         assert name == "csv" or "somewhere" in dataset.fetch.format(root="somewhere")
-        assert (dataset.counts is None) == (name in ("folder", "flat", "csv"))
+        assert (dataset.counts is None) == (name in ("folder", "flat", "shards", "csv"))
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,34 @@ def test_a_recipe_that_changed_is_another_training(search, monkeypatch):
     assert before["recipe"] == "moco" and search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == []
     monkeypatch.setitem(recipes.bases.TUNED, "method.temperature", 0.3)
     assert search({"tuned": {"recipe": "moco-tuned"}}, lambda settings: 1.0) == [{**before, "method.temperature": 0.3}]
+
+
+def test_processes_share_a_round_and_wait_for_one_another_before_the_next(tune, search, tmp_path):
+    """Somebody is at the first settings and is done with them when we have trained the rest of the round."""
+    tuning = tune.Tuning(tmp_path / "plan.json", root="", out=tmp_path / "record.jsonl")
+    theirs = tune._spelled_out(PLAN[0]["two"])
+    claim = tune._claimed(tuning, theirs, waiting=False)
+    claim.__enter__()
+
+    def merit(settings: dict) -> float:
+        if settings == PLAN[0]["one"]:  # the last that we can take
+            line = {"name": "two", "settings": theirs, **dict.fromkeys(tune.SCORES, likes_two_and_large_crops(theirs))}
+            threading.Timer(0.1, lambda: (tune._note(tuning.out, line), claim.__exit__(None, None, None))).start()
+        return likes_two_and_large_crops(settings)
+
+    trained = search(PLAN, merit)
+    assert theirs not in trained and trained[-1]["optim.lr"] == 2 and len(trained) == 5
+    assert not list(tmp_path.glob(".trials/*"))
+
+
+def test_settings_whose_process_has_died_are_taken_over(tune, search, tmp_path):
+    """It left nothing in the record."""
+    tuning = tune.Tuning(tmp_path / "plan.json", root="", out=tmp_path / "record.jsonl")
+    theirs = tune._spelled_out(PLAN[0]["one"])
+    claim = tune._claimed(tuning, theirs, waiting=False)
+    claim.__enter__()
+    threading.Timer(0.1, lambda: claim.__exit__(None, None, None)).start()
+    assert search(PLAN, likes_two_and_large_crops)[:3] == [PLAN[0]["frozen"], PLAN[0]["two"], theirs]
 
 
 @pytest.mark.parametrize("failure", [UserError("too fast"), NonFiniteLoss(7, "pair", math.nan), Collapsed("too fast")])

@@ -1,18 +1,23 @@
 """What is measured is the same work; what is written is what was measured."""
 
 import json
+import os
 from collections import Counter
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 from torch.testing import assert_close
 
+from forked import FORKS
+from wingbar.config.limits import check_together
 from wingbar.config.sections import DataSettings as Settings
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.reproduce.bench import step
-from wingbar.reproduce.bench.command import CASES, BenchData, Step, Train, bench
+from wingbar.reproduce.bench import devices, memory, step
+from wingbar.reproduce.bench.command import CASES, BenchData, Step, Train, bench, check
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.step import bench_step, bench_train
@@ -179,3 +184,71 @@ def test_the_command_writes_where_it_is_told(tmp_path, capsys):
     with pytest.raises(SystemExit):
         bench([])
     assert "step | data | train" in capsys.readouterr().out
+
+
+# --- memory and ranks -------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_what_the_allocator_says_by_method_and_batch(monkeypatch):
+    """On a GPU that is played: it counts images of the steps, and has no place for more than 8 at a time."""
+    seen, trained = [], memory.stepper
+
+    def limited(config):
+        step = trained(config)
+        if config.data.batch > 8:
+            raise torch.OutOfMemoryError
+        return lambda number: (seen.append(config.data.batch), step(number))
+
+    monkeypatch.setattr(memory, "stepper", limited)
+    monkeypatch.setattr(memory, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: seen.clear())
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: sum(seen) * 1e9)
+    configs = list(memory._configs(Step("timm/test_resnet", size=32, device="cpu")))
+    for _, config in configs:
+        check_together(config)
+    names = [name for name, _ in configs]
+    assert names[-2:] == ["MoCo v2 + pairs", "MoCo v2 + pairs, recomputed"] and len(set(names)) == len(names)
+    simsiam = [one for one in configs if one[1].method.name == "simsiam" and not one[1].wrappers]
+    monkeypatch.setattr(memory, "_configs", lambda options: simsiam)
+    monkeypatch.setattr(memory, "STEPS", 2)
+    rows = memory.bench_memory(Step(batches=(4, 16), device="cpu"))
+    assert [row.name for row in rows] == ["SimSiam", "SimSiam, recomputed"]
+    assert all(row.values == {"GB at 4": 4.0 * memory.STEPS, "GB at 16": None} for row in rows)
+
+
+def test_memory_of_a_cpu_is_not_asked_for():
+    with pytest.raises(UserError, match="--memory asks a GPU's allocator, and cpu has none; leave it out"):
+        memory.bench_memory(Step(device="cpu"))
+    with pytest.raises(UserError, match="two tables"):
+        check(Step(memory=True, distributed=True))
+
+
+def forked(file, environment):
+    os.environ.update(environment)
+    devices.measure(file)
+
+
+def test_ranks_are_timed_beside_one_process_and_lose_nothing(monkeypatch):
+    """All but torch's launcher, in whose place processes are forked: importing everything four times takes long."""
+
+    def launch(settings, program):
+        def start(flag, module, file):
+            meeting = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+            count, where = settings.nproc_per_node, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(meeting.port)}
+            known = where | {"WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            made = [FORKS.Process(target=forked, args=(Path(file), known | {"RANK": str(n)})) for n in range(count)]
+            for process in made:
+                process.start()
+            for process in made:
+                process.join(timeout=120)
+            assert [process.exitcode for process in made] == [0] * count
+
+        return start
+
+    monkeypatch.setattr(devices, "elastic_launch", launch)
+    rows = devices.bench_distributed(Step("timm/test_resnet", size=32, batch=8, repeats=2, warmup=1, device="cpu"))
+    assert [row.name for row in rows] == ["one process", "one process, through gloo", "two ranks, one device, gloo"]
+    for row in rows:
+        assert row.values["× plain"] == pytest.approx(row.values["ms"] / rows[0].values["ms"])
+        assert row.values["loss, difference"] < 1e-5
+    assert rows[0].values["loss, difference"] == 0 < rows[2].values["loss, difference"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -77,6 +78,82 @@ def test_killed_in_two_cells_and_ended_by_two_jobs_the_table_is_the_same(undistu
     assert tables(tmp_path) == tables(undisturbed) and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(undisturbed)
     assert not list(tmp_path.glob("runs/.*.lock"))
+
+
+def test_of_several_processes_one_is_killed_and_all_are_stopped(tmp_path):
+    """The other goes on; Ctrl-C ends it after its step, and everything is told."""
+    cells = {"*-moco-seed0-*": 0, "*-moco-pairs-seed0-*": 0}
+
+    def trained(pattern: str) -> int:
+        return sum(path.read_text().count('"stage"') for path in tmp_path.glob(f"runs/{pattern}/metrics.jsonl"))
+
+    def wait(pattern: str) -> None:
+        before = trained(pattern)
+        while trained(pattern) < before + 2:
+            assert started.running, started.complained.read_text()
+            time.sleep(0.005)
+
+    started = Command(command(tmp_path, *TRAINED, "--jobs", "2", epochs=400), tmp_path / "said")
+    for pattern in cells:
+        wait(pattern)
+    (lock,) = tmp_path.glob("runs/.*-moco-seed0-*.lock")
+    os.kill(json.loads(lock.read_text())["process"], signal.SIGKILL)
+    wait("*-moco-pairs-seed0-*")
+    started.send(signal.SIGINT)
+    assert started.ended() == 128 + signal.SIGINT
+    told = started.complained.read_text()
+    assert told.count("wingbar: ") == 1 and "killed by signal 9" in told and "Traceback" not in told
+    assert "2 of 2 cells are not made yet" in started.said.read_text()
+    assert [path.name for path in tmp_path.glob("runs/.*.lock")] == [lock.name]  # of the dead
+
+
+@pytest.mark.parametrize(
+    ("device", "set_before", "own"),
+    [
+        ("cuda:1", {}, {"CUDA_VISIBLE_DEVICES": "1"}),
+        ("cuda:1", {"CUDA_VISIBLE_DEVICES": "4,GPU-5e"}, {"CUDA_VISIBLE_DEVICES": "GPU-5e"}),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "4,5"}, {}),
+        ("cpu", {}, {"OMP_NUM_THREADS": "2"}),
+        ("cpu", {"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "3"}),
+    ],
+)
+def test_each_process_has_its_own_device_or_its_share_of_cores(device, set_before, own, monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in set_before.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(runner, "cores", lambda: 8)
+    before = dict(os.environ)
+    assert runner._own(device, 4) == own
+    with runner._environment(own):
+        assert dict(os.environ) == before | own and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("given", "jobs", "devices"),
+    [
+        (("auto",), None, ["auto"]),
+        (("auto",), 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        (("cuda:1",), 2, ["cuda:1", "cuda:1"]),
+        (("cuda:0", "cuda:1"), None, ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_cells_made_at_once_are_spread_over_all_gpus(given, jobs, devices, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert plan.devices_for(Reproduce(("main",), device=given, jobs=jobs)) == devices
+
+
+def test_some_cells_by_their_keys_and_the_tables_are_of_all(maker, tmp_path, capsys):
+    asked = tyro.cli(Reproduce, args=command(tmp_path)[1:])
+    keys = {job.places[0].row: job.cell.key for job in plan.make_plan(asked)}
+    main(command(tmp_path, "--cells", keys["Ours"], keys["ResNet50"]))
+    assert maker.made == ["ResNet50", "Ours"] and "cells are not made yet" not in capsys.readouterr().out
+    assert "MoCo V2: not made yet" in (tmp_path / "results" / "main.md").read_text()
+    main(command(tmp_path, "--dry-run", "--cells", keys["Ours"]))
+    said = capsys.readouterr().out
+    assert keys["Ours"] in said and keys["MoCo V2"] not in said
 
 
 def test_cells_that_begin_with_the_same_decoder_initialise_it_once(tmp_path):
@@ -328,6 +405,7 @@ def test_help_names_everything(capsys):
         (["main", "--data", "lookalike", "--run.epochs", "0"], "run.epochs is 0"),
         (["main", "--data", "lookalike", "--seed", "-1"], "whole numbers from 0 on"),
         (["main", "--data", "lookalike", "--jobs", "0"], "0 jobs"),
+        (["main", "--data", "lookalike", "--cells", "abc"], "there is no cell 'abc'"),
         (["main", "--data", "lookalike", "--minutes", "-3"], "minutes is -3"),
         (["main", "--data", "lookalike", "--paper.epochs", "0"], "--paper.epochs is 0"),
         (["main", "--data", "lookalike", "--device", "gpu"], "no device is called 'gpu'"),

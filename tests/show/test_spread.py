@@ -10,10 +10,15 @@ import pytest
 import torch
 from scipy.stats import gaussian_kde
 
+from wingbar.data.lookalike import Lookalike
+from wingbar.data.store import Store
 from wingbar.errors import UserError
+from wingbar.evaluate.candidates import Candidate
+from wingbar.evaluate.splits import Split
+from wingbar.evaluate.subject import Setting, Subject
 from wingbar.show.figures.style import DARK, LIGHT, save
-from wingbar.show.neighbours import likest_classes, likest_pair
-from wingbar.show.spread import density, draw_spread, feature_measure, gather_spreads
+from wingbar.show.neighbours import likest_classes
+from wingbar.show.spread import density, draw_spread, feature_measure, gather_spreads, spread_of
 
 # --- contents --------------------------------------------------------------------------------------------------------
 
@@ -39,8 +44,16 @@ def test_least_and_most_are_those_that_vary_and_values_those_of_the_classes(feat
     assert found.least.spread == pytest.approx(unit[:, 1].std(), rel=1e-5)
 
 
+def test_an_encoder_is_shown_by_its_trunks_vectors_whatever_it_is_evaluated_on(features, monkeypatch):
+    split = Split(Store(torch.zeros(24, 3, 8, 8).byte(), torch.ones(24), LABELS), LABELS, NAMES, "", "", Lookalike())
+    monkeypatch.setattr(Subject, "pooled", lambda self, split: features)
+    monkeypatch.setattr(Subject, "features", lambda self, split: features[:, :2])
+    subject = Subject(Candidate("a", lambda: None, None, 64), split, split, Setting(torch.device("cpu"), quiet=True))
+    assert len(spread_of(subject, split).spreads) == 5 and spread_of(subject, split).classes == ("Red bird", "green")
+
+
 def test_by_default_the_classes_most_alike_are_shown(features):
-    assert likest_pair(features, LABELS) == (0, 2)
+    assert likest_classes(features, LABELS, count=2) == [0, 2]
     assert gather_spreads(feature_measure(features), features, LABELS, NAMES).classes == ("Red bird", "green")
 
 
@@ -54,7 +67,7 @@ def test_likest_classes_are_found_as_by_comparing_all_pairs():
         for a in means for b in means if a < b
     }  # fmt: skip
     ranked = sorted(cosines, key=cosines.get, reverse=True)
-    assert likest_pair(features, labels) == ranked[0]
+    assert likest_classes(features, labels, count=2) == [*ranked[0]]
     expected = list(dict.fromkeys(label for pair in ranked for label in pair))[:4]
     assert set(expected[:3]) <= set(likest_classes(features, labels, count=4))
     assert likest_classes(features, labels, count=20) == sorted(means)

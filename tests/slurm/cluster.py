@@ -2,8 +2,8 @@
 
     python tests/slurm/cluster.py FOLDER
 
-runs one until Ctrl-C; `SLURM_CONF=FOLDER/slurm.conf` makes sbatch and the others speak with it. It wants root, and of
-Debian's packages slurm-wlm and munge. Keys, sockets and all that it writes are in the folder.
+runs one until Ctrl-C or SIGTERM; `SLURM_CONF=FOLDER/slurm.conf` makes sbatch and the others speak with it. It wants
+root, and of Debian's packages slurm-wlm and munge. Keys, sockets and all that it writes are in the folder.
 """
 
 from __future__ import annotations
@@ -86,15 +86,16 @@ def running(at: Path) -> Iterator[Path]:
         yield conf
     finally:
         subprocess.run(["scancel", "--user=root"], env=environment, check=False, capture_output=True)
-        for name in ("one", "two", "slurmctld", "munge"):
-            _end(at / f"{name}.pid")
+        for name in ("one", "two", "munge"):
+            _end(at / f"{name}.pid", signal.SIGTERM)
+        _end(at / "slurmctld.pid", signal.SIGKILL)  # asked, it thinks for seconds
 
 
-def _end(pid: Path) -> None:
+def _end(pid: Path, how: signal.Signals) -> None:
     with suppress(FileNotFoundError, ProcessLookupError):
         process = int(pid.read_text())
         while True:
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, how)
             time.sleep(0.05)
 
 
@@ -116,6 +117,8 @@ def _wait_for_nodes(environment: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    with running(Path(sys.argv[1]).absolute()) as conf, suppress(KeyboardInterrupt):
+    with running(Path(sys.argv[1]).absolute()) as conf:
         print(f"export SLURM_CONF={conf}", flush=True)
-        signal.pause()
+        ending = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+        signal.sigwait(ending)

@@ -60,7 +60,7 @@ from wingbar.use.classify.labelled import read_labels
 from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow, Maker
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings, write_embeddings
-from wingbar.use.parts import PartShelf
+from wingbar.use.rows import PartShelf
 
 ENCODER = "timm/test_resnet"
 SMALL = {

@@ -22,6 +22,7 @@ READINGS = {
     "moco-before": ("moco", {"method.enqueue": "before"}),
     "moco-parts": ("moco", {"run.accumulate": 2}),
     "moco-shuffled": ("moco", {"method.splits": 4, **LOCAL}),
+    "simsiam-recomputed": ("simsiam", {"run.recompute": True}),
     "moco-last": ("moco", {"encoder.last": 1}),
     "simclr-featurepairs": (
         "simclr",

@@ -19,7 +19,7 @@ from wingbar.train.distributed import Ranks
 TESTED = (
     *("moco-parts", "moco-shuffled", "moco-before", "simsiam", "byol", "lewel", "diet", "simclr", "dino-resting"),
     *("simsiam-synth", "moco-synth-readings", "byol-synth-native", "moco-cvsa_like", "moco-others-noise"),
-    *("moco-lcr-official", "moco-sam"),
+    *("moco-lcr-official", "moco-sam", "simsiam-recomputed"),
 )
 STEPS = 3
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}  # of sub-batches: all at once, not one by one

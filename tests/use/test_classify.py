@@ -18,14 +18,12 @@ from torch.nn import functional as F
 
 import wingbar
 from wingbar.cli import main
-from wingbar.data import store
 from wingbar.errors import UserError
 from wingbar.files import escaped, plain
 from wingbar.metrics.calibration import calibration_error, temperature
 from wingbar.metrics.fewlabels import MEAN, deal, fit_few, frame_of, nearness, refusal, rooted
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.models.weights import save_encoder
-from wingbar.use.classify import labelled
 
 SIZE = 32
 COLOURS = {"blue": (40, 60, 200), "green": (60, 190, 60), "red": (200, 50, 50)}
@@ -191,10 +189,6 @@ def test_uncertainty_is_one_less_the_margin():
 @pytest.mark.parametrize("cell", ["=cmd()", "+1", "-1", "@x", "\t=1", "'=1", "''-", "robin", "'t Harde", ""])
 def test_no_cell_is_a_formula_and_all_are_read_back(cell):
     assert escaped(cell)[:1] not in ("=", "+", "-", "@", "\t") and plain(escaped(cell)) == cell
-
-
-def test_endings_are_those_of_all_other_commands():
-    assert labelled.ENDINGS == store.ENDINGS
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

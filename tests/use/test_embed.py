@@ -31,7 +31,7 @@ from wingbar.models.weights import load_encoder, save_encoder
 from wingbar.use import embedding
 from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow, Maker
 from wingbar.use.formats import ParquetVectors, open_embeddings, write_embeddings
-from wingbar.use.parts import PartShelf
+from wingbar.use.rows import PartShelf
 
 PARQUET = pytest.param(
     ".parquet", marks=pytest.mark.skipif(find_spec("pyarrow") is None, reason="Parquet needs pyarrow")

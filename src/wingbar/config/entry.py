@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wingbar.config.settings import Config
     from wingbar.types import Encodes, Method
 
-__all__ = ["TINY", "Context", "Entry", "fixed", "several_at_once"]
+__all__ = ["TINY", "Context", "Entry", "fixed"]
 
 TINY = 1e-30  # as a limit: above 0
 Number = int | float
@@ -45,12 +45,6 @@ def fixed(passes: Number) -> Callable[[object], Number]:
 _nothing = fixed(0)
 
 
-def several_at_once(title: str, config: Config) -> Iterator[str]:
-    """The sentence of a method that looks at several images together, where a pass would see one alone."""
-    if config.data.batch // config.run.accumulate < 2:
-        yield f"{title} normalises over the batch and needs two images or more at once; raise data.batch"
-
-
 def _no_variant(settings: object) -> str:
     return ""
 
@@ -78,6 +72,7 @@ class Entry(Generic[Own]):
     wraps: bool = False
     sees: str = ""  # the function, if any, by which a wrapper changes the method's views
     saliency: bool = False  # it needs a map of each image's foreground; its setting `saliency` says from where
+    several: bool = False  # it normalises over the images of a pass, which must be two or more
     looks_at_images: bool = False  # at plain ones, beside their views
     offers: frozenset[str] = frozenset()  # to what is around it: "teacher", "comparison", "target"
     limits: Limits = field(default_factory=dict)  # of its numbers, inclusive

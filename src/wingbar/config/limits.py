@@ -10,6 +10,7 @@ from pathlib import Path
 from wingbar.config.entry import TINY
 from wingbar.config.sections import FILE_ENDINGS, SALIENCY_NAMES, VIEW_NAMES
 from wingbar.config.settings import Config, named
+from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 
 __all__ = ["check_device", "check_limits", "check_root", "check_together", "check_weights"]
@@ -84,6 +85,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"data.views cannot be {data.views!r}; there are {', '.join(views)}"
     yield from _unseeable(config)
     for part in config.parts:
+        if part.entry.several and data.batch // parts < 2:
+            yield f"{part.entry.title} normalises over the batch and needs two images or more at once; raise data.batch"
         yield from part.entry.problems(part.settings, config)
 
 
@@ -107,7 +110,7 @@ def check_device(name: str) -> None:
 def check_root(config: Config) -> None:
     """Refuse a folder of the user's own that is not there; of a published set, its reader says how to get it."""
     data = config.data
-    if data.root == "lookalike" or data.name not in ("flat", "folder", "csv") or Path(data.root).expanduser().exists():
+    if data.root == "lookalike" or data.name not in ("flat", "folder", "shards", "csv") or is_there(data.root):
         return
     raise UserError(f"{data.root} is missing; give data.root a folder of images, a CSV file, or `lookalike`")
 

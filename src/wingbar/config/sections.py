@@ -22,9 +22,9 @@ class DataSettings:
     """What to learn from."""
 
     root: str = "lookalike"
-    """Folder of images, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
+    """Folder of images or tar shards, nested or flat, no labels needed; or `lookalike`, the embedded data set."""
     name: str = "flat"
-    """How to read `root`: flat, folder, csv, or a published set, such as cub200, cars, aircraft, gtsrb, isic2017."""
+    """How to read `root`: flat, folder, shards, csv, or a published set: cub200, cars, aircraft, gtsrb, isic2017, …"""
     options: tuple[str, ...] = ()
     """Of the reader, as key=value words: level=family (aircraft), subset=paper (gtsrb), test_fraction=0.1 (folder)."""
     holdout: float = 0.0
@@ -181,6 +181,10 @@ class Run:
     """torch.compile of encoder, teacher and decoder; auto: on CUDA. The first steps take 1 to 3 minutes then."""
     accumulate: int = 1
     """Cut each batch into this many forward passes."""
+    recompute: bool = False
+    """Keep only what enters the encoder's blocks, and compute the rest again: same numbers, less memory, more time."""
+    fit: Literal["asked", "auto"] = "asked"
+    """auto: a batch that does not fit the GPU is recomputed, then cut into as few passes as do; said and recorded."""
     log_every: int = 20
     """Steps between two lines of the record."""
     save_minutes: float = 10.0

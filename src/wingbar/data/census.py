@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from wingbar.data.decoding import formats, prepare_pillow
 from wingbar.data.duplicates import SIDE
-from wingbar.data.listing import Listing
+from wingbar.data.listing import Broken, Listing
 from wingbar.data.parallel import in_order
-from wingbar.data.store import Broken, open_rgb
+from wingbar.data.shards import read_content
+from wingbar.data.store import open_rgb
 
 __all__ = ["Exam", "channels", "examine", "examine_all", "picture", "thumbnails"]
 
@@ -83,8 +85,9 @@ def examine(path: Path) -> Exam | Broken:
     image = open_rgb(path)
     if isinstance(image, Broken):
         return image
-    with Image.open(path, formats=formats()) as file:  # its header only
-        return _measure(image, path.read_bytes(), kind=file.format or "unknown", mode=file.mode)
+    content = read_content(path)
+    with Image.open(BytesIO(content), formats=formats()) as file:  # its header only
+        return _measure(image, content, kind=file.format or "unknown", mode=file.mode)
 
 
 def _measure(image: Image.Image, content: bytes, *, kind: str, mode: str) -> Exam:

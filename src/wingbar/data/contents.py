@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from wingbar.data.locks import alone
 from wingbar.data.parallel import in_order
+from wingbar.data.shards import address, inside
+from wingbar.data.walking import SETTLED
 from wingbar.files import NotWritten, atomic
 
-__all__ = ["SETTLED", "UNREADABLE", "content_hashes", "digest", "origin"]
+__all__ = ["UNREADABLE", "content_hashes", "digest", "origin"]
 
 LENGTH = 16  # bytes of a hash
-SETTLED = 2_000_000_000  # nanoseconds: a file younger than this may yet change without its times changing
 UNREADABLE = bytes(LENGTH)
 
 
@@ -30,7 +32,7 @@ def digest(*parts: bytes) -> bytes:
 def origin(paths: Sequence[Path]) -> str:
     """The innermost folder that all these files lie in; nothing if they lie on several drives."""
     try:
-        return os.path.commonpath([os.path.abspath(path.parent) for path in paths])
+        return os.path.commonpath({address(folder) for folder in {os.path.dirname(path) for path in paths}})
     except ValueError:
         return ""
 
@@ -51,24 +53,41 @@ def content_hashes(
         return list(in_order(_hash, paths, workers=workers))
     memory = folder / digest(os.fsencode(origin(paths))).hex()
     known, tags = _recall(memory), [_tag(path) for path in paths]
-    unknown = [row for row, tag in enumerate(tags) if tag not in known]
-    hashes = [known.get(tag, UNREADABLE) for tag in tags]
-    if unknown:
-        progress = watch(len(unknown))
-        fresh = in_order(_hash, [paths[row] for row in unknown], workers=workers)
+    if all(tag in known for tag in tags):
+        return [known[tag] for tag in tags]
+    with _in_turn(memory):
+        known = _recall(memory)
+        unknown = [row for row, tag in enumerate(tags) if tag not in known]
+        hashes = [known.get(tag, UNREADABLE) for tag in tags]
+        progress = watch(len(unknown)) if unknown else lambda done: None
+        fresh = in_order(_hash, (paths[row] for row in unknown), workers=workers)
         for done, (row, content) in enumerate(zip(unknown, fresh, strict=True), start=1):
             hashes[row] = content
             progress(done)
+        known.update((tag, content) for tag, content in zip(tags, hashes, strict=True) if tag)
         with suppress(OSError, NotWritten):  # a cache that cannot be written to can still be read
-            _remember(memory, known | {tag: content for tag, content in zip(tags, hashes, strict=True) if tag})
+            _remember(memory, known)
     return hashes
+
+
+@contextmanager
+def _in_turn(memory: Path) -> Iterator[None]:
+    """Inside, nobody else hashes the same files: ranks that begin together read them once, and the others wait."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(alone(memory.with_suffix(".lock"), busy=lambda holder: None))
+        yield
 
 
 def _tag(path: Path) -> bytes:
     """A file as it looks from outside; nothing where that says nothing about what is inside."""
     try:
+        if piece := inside(path):
+            words = (str(word) for word in (*piece.look, piece.start, piece.size))
+            return digest(os.fsencode(path), *(word.encode() for word in words)) if piece.settled else b""
         look = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return b""
     if time.time_ns() - max(look.st_mtime_ns, look.st_ctime_ns) < SETTLED:
         return b""
@@ -77,9 +96,11 @@ def _tag(path: Path) -> bytes:
 
 def _hash(path: Path) -> bytes:
     try:
+        if piece := inside(path):
+            return hashlib.blake2b(piece.read(), digest_size=LENGTH).digest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=LENGTH)).digest()
-    except OSError:
+    except (OSError, ValueError):
         return UNREADABLE  # the decoder will say why
 
 

@@ -53,6 +53,12 @@ def load(
     The cache is mapped into memory; without one, images are decoded into memory. If they are to be `streamed`, or are
     more than half of what is free, they stay on the disk: row by row in the cache, or undecoded in their files.
     """
+    store = _loaded(source, side=side, cache=cache, streamed=streamed, workers=workers, report=report)
+    lost = source.lost if isinstance(source, Listing) else ()
+    return store._replace(broken=[*lost, *store.broken]) if lost else store
+
+
+def _loaded(source: Source, *, side: int, cache: Path | None, streamed: bool, workers: int, report: Reporter) -> Store:
     if isinstance(source, Lookalike):
         drawn = draw(source, progress=report.bar("drawing images", len(source)))
         return Store(drawn.images, torch.ones(len(source)), drawn.labels)

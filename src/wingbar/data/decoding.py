@@ -18,6 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
 from wingbar.data.parallel import in_order
+from wingbar.data.shards import inside
 from wingbar.errors import UserError, on_one_line
 
 __all__ = [
@@ -135,11 +136,14 @@ def upright_size(path: Path) -> tuple[int, int] | Unreadable:
 def _opened(path: Path, use: Callable[[Image.Image], Kind]) -> Kind | Unreadable:
     """What `use` makes of the file's picture, if it is one."""
     try:
+        if piece := inside(path):
+            content = piece.read()
+            return _readable(io.BytesIO(content), len(content), use)
         size = path.stat().st_size
     except FileNotFoundError:
         gone = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "the file is gone"
         return Unreadable(gone)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return Unreadable(f"{type(error).__name__}: {error}")
     return _readable(path, size, use)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wingbar.data.walking import Walked, is_image_name, walk
 
-__all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "spelt"]
+__all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "role_of", "spelt"]
 
 DEPTH = 4  # folders that a download, an archive and a data set may have put around a file
 FEW = 12  # folders beside one another that may be such; more are classes
@@ -35,7 +35,9 @@ def below(root: Path) -> Iterator[Path]:
         if not folder.is_dir():
             continue
         yield folder
-        inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        with os.scandir(folder) as entries:
+            named = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            inner = sorted(Path(entry.path) for entry in named)
         if depth < DEPTH and len(inner) <= FEW:
             waiting.extend((path, depth + 1) for path in inner)
 
@@ -130,7 +132,7 @@ def arrange(root: Path) -> Arrangement:
     inner = _around(found.names)
     base, seen = root / inner, tuple(name[len(inner) :] for name in found.names) if inner else found.names
     names = sorted({_first(name) for name in seen if not is_loose(name)})
-    roles = {name: role for name in names if (role := _role(name))}
+    roles = {name: role for name in names if (role := role_of(name))}
     linked = _linked(found, root)
     if not _are_splits(names, roles) or any(map(is_loose, seen)):
         return Arrangement(base, seen, linked=linked)
@@ -154,11 +156,11 @@ def _around(images: Sequence[str]) -> str:
     names = inner.split("/") if inner else []
     if any(is_loose(name[len(inner) + bool(inner) :]) for name in images):
         names = names[:-1]
-    ends = [depth for depth, name in enumerate(names) if _role(name)]
+    ends = [depth for depth, name in enumerate(names) if role_of(name)]
     return "".join(f"{name}/" for name in names[: min(ends, default=len(names))])
 
 
-def _role(name: str) -> tuple[str, str] | None:
+def role_of(name: str) -> tuple[str, str] | None:
     """Which split a folder is called after, and the rest of its name without digits: cars_train is (train, cars)."""
     words = [re.sub(r"\d+", "", word) for word in re.split(r"[\W_]+", name.casefold())]
     kinds = [ROLES[word] for word in words if word in ROLES]
@@ -183,4 +185,4 @@ def _called(roles: Mapping[str, tuple[str, str]], kind: str, images: Iterable[st
 def _innermost(name: str, images: Iterable[str]) -> str:
     parts = [path[len(name) + 1 :].split("/", 1) for path in images if path.startswith(f"{name}/")]
     inner, loose = {part[0] for part in parts if len(part) > 1}, any(len(part) == 1 for part in parts)
-    return f"{name}/{inner.pop()}" if not loose and {_role(part) for part in inner} == {_role(name)} else name
+    return f"{name}/{inner.pop()}" if not loose and {role_of(part) for part in inner} == {role_of(name)} else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from wingbar.data.listing import Listing, known, table
 from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
+from wingbar.data.shards import find_shards
 from wingbar.errors import UserError
 
 __all__ = ["guess", "read_splits"]
@@ -47,6 +49,8 @@ def guess(root: str | Path) -> str:
     if str(root) == "lookalike":
         return "lookalike"
     place = Path(root).expanduser()
+    if find_shards(place):
+        return "shards"
     if not place.exists():
         raise UserError(f"{root} does not exist; give a folder of images, a CSV file, or `lookalike`")
     if place.is_file():
@@ -61,7 +65,7 @@ def guess(root: str | Path) -> str:
 
 def _marks(folder: Path) -> Iterator[str]:
     """The published sets whose marks a folder has, if need be in other case."""
-    there = {path.name.casefold() for path in folder.iterdir()}
+    there = {name.casefold() for name in os.listdir(folder)}
     for mark, name in MARKS.items():
         path, _, column = mark.partition(": ")
         if Path(path).parts[0].casefold() in there and (found := spelt(folder, path)) and _has_column(found, column):
@@ -81,11 +85,21 @@ def read_splits(name: str, root: str | Path) -> dict[str, Listing]:
     if name == "lookalike":
         return {"train": _look_alikes("train"), "test": _look_alikes("test")}
     splits, place = {"train": read(name, root, "train")}, Path(root).expanduser()
+    if name == "shards" or (name in ("folder", "flat") and find_shards(place)):
+        return splits | _in_archives(root)
     if name in ("folder", "flat"):
         return splits | _own_test(name, arrange(place))
     if name != "csv" or any(line.get("split") == "test" for line in table(place, "path")):
         splits["test"] = read(name, root, "test")
     return splits
+
+
+def _in_archives(root: str | Path) -> dict[str, Listing]:
+    """The test split, if archives are called so or classes are known."""
+    try:
+        return {"test": read("shards", root, "test")}
+    except UserError:
+        return {}
 
 
 def _own_test(name: str, found: Arrangement) -> dict[str, Listing]:

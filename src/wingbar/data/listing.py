@@ -20,8 +20,9 @@ from torch import Tensor
 from wingbar.errors import UserError, known
 
 __all__ = [
+    "Broken",
     "Listing",
-    "Paths",
+    "PathsBelow",
     "allot",
     "chosen",
     "draw",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-class Paths(Sequence[Path]):
+class PathsBelow(Sequence[Path]):
     """Names below a folder as paths, each made when it is asked for: a million would take half a GB."""
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -48,17 +49,29 @@ class Paths(Sequence[Path]):
     def __getitem__(self, row: int) -> Path: ...
 
     @overload
-    def __getitem__(self, row: slice) -> Paths: ...
+    def __getitem__(self, row: slice) -> PathsBelow: ...
 
-    def __getitem__(self, row: int | slice) -> Path | Paths:
-        return self.root / self.names[row] if isinstance(row, int) else Paths(self.root, self.names[row])
+    def __getitem__(self, row: int | slice) -> Path | PathsBelow:
+        return self.root / self.names[row] if isinstance(row, int) else PathsBelow(self.root, self.names[row])
 
 
 def chosen(paths: Sequence[Path], rows: Sequence[int]) -> Sequence[Path]:
     """Those of these rows."""
-    if isinstance(paths, Paths):
-        return Paths(paths.root, [paths.names[row] for row in rows])
+    if isinstance(paths, PathsBelow):
+        return PathsBelow(paths.root, [paths.names[row] for row in rows])
     return [paths[row] for row in rows]
+
+
+class Broken(NamedTuple):
+    """A file that is no readable image, or no readable archive of some, and why."""
+
+    path: Path
+    reason: str
+    images: int = 1
+
+    def part(self, share: float) -> Broken:
+        """Of a share of all images."""
+        return self._replace(images=round(share * self.images))
 
 
 class Listing(NamedTuple):
@@ -73,11 +86,12 @@ class Listing(NamedTuple):
     pixels: UInt8[Tensor, "n 3 height width"] | None = None  # of a set that has no image files: CIFAR
     groups: tuple[str, ...] = ()  # images that belong together, such as frames of one film; empty: each is alone
     notes: tuple[str, ...] = ()  # what a reader of the results should know
+    lost: tuple[Broken, ...] = ()  # archives that cannot be read, and about how many images each would have
 
     @property
-    def paths(self) -> Paths:
+    def paths(self) -> PathsBelow:
         """The image files; none exist where `pixels` holds the images."""
-        return Paths(self.root, self.names if self.pixels is None else ())
+        return PathsBelow(self.root, self.names if self.pixels is None else ())
 
     @property
     def digest(self) -> str:
@@ -135,7 +149,8 @@ def hold_out(listing: Listing, split: str, *, share: float, seed: int = 0) -> Li
     spare = {label: size - 1 for label, size in Counter(labels).items()}
     drawn = draw(labels, groups, allot(spare, total=round(share * len(labels))), seed=seed)
     held = {groups[row] for row in drawn}
-    return listing.take([row for row, group in enumerate(groups) if (group in held) == (split == "test")])
+    part = listing.take([row for row, group in enumerate(groups) if (group in held) == (split == "test")])
+    return part._replace(lost=tuple(bad.part(len(part.names) / len(labels)) for bad in listing.lost))
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wingbar.data.finding import Arrangement, arrange, is_loose
-from wingbar.data.listing import Listing, hold_out, integers, known, table
-from wingbar.errors import UserError
+from wingbar.data.archive import Shard
+from wingbar.data.finding import Arrangement, arrange, is_loose, role_of
+from wingbar.data.listing import Broken, Listing, hold_out, integers, known, table
+from wingbar.data.parallel import in_order
+from wingbar.data.shards import find_shards, open_shard
+from wingbar.errors import UserError, on_one_line
 from wingbar.files import plain
 
-__all__ = ["class_folders", "csv_file", "flat", "folder", "split_folders"]
+__all__ = ["class_folders", "csv_file", "flat", "folder", "shards", "split_folders"]
 
 
 def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence[str] = ()) -> Listing:
@@ -164,3 +167,87 @@ def _below(root: Path, path: str) -> str:
     """A path as it is seen from `root` where it lies below, so that a split has one name wherever it lies."""
     given, base = Path(os.path.normpath(path)), Path(os.path.abspath(root))
     return (given.relative_to(base) if given.is_relative_to(base) else given).as_posix()
+
+
+# --- archives --------------------------------------------------------------------------------------------------------
+
+
+def shards(root: Path, split: str, *, test_fraction: float = 0.2, seed: int = 0) -> Listing:
+    """Tar archives: train and test by their names or folders, or a seeded, stratified part of the images is test.
+
+    A fraction of 0 draws none.
+
+    An image's class is what a .cls or .json file beside it says, or the folder that it has in its archive.
+    """
+    train, test = _sides(find_shards(root))
+    found = dict(zip([*train, *test], in_order(_open, [*train, *test]), strict=True))
+    if not any(isinstance(one, Shard) and one.names for one in found.values()):
+        why = next((one.reason for one in found.values() if isinstance(one, Broken)), "no image in it")
+        raise UserError(
+            f"none of the {len(found):,} archives of {root} has an image that can be read; the first: {why}"
+        )
+    whole = _of_archives(found)
+    if not test and whole.labels is not None and test_fraction:
+        return hold_out(whole, split, share=test_fraction, seed=seed)
+    if split != "train" and not test:
+        raise UserError(f"no archive of {root} is called test, and none is drawn without labels; read `train`")
+    ends = [len(one.names) for place in train if isinstance(one := found[place], Shard)]
+    mine = [bad for bad in whole.lost if (str(bad.path) in map(str, map(Path, train))) == (split == "train")]
+    rows = range(sum(ends)) if split == "train" else range(sum(ends), len(whole.names))
+    return whole.take(rows)._replace(lost=tuple(mine))
+
+
+def _sides(places: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Archives of train and of test: by the last word that says it, or all are train."""
+    sides: dict[str, list[str]] = {}
+    for place in places:
+        words = (Path(place).stem, Path(place).parent.name)
+        sides.setdefault(next((role[0] for word in words if (role := role_of(word))), "train"), []).append(place)
+    test = sides.get("test") or sides.get("validation", [])
+    return (sides["train"], test) if "train" in sides else (test, [])
+
+
+def _open(place: str) -> Shard | Broken:
+    try:
+        return open_shard(place)
+    except (OSError, ValueError) as error:
+        return Broken(Path(place), f"{Path(place).name}: {on_one_line(error)}")
+
+
+def _of_archives(found: Mapping[str, Shard | Broken]) -> Listing:
+    """All images, in the order of the archives; one that cannot be read counts as many images as others have."""
+    whole = {Path(place): shard for place, shard in found.items() if isinstance(shard, Shard)}
+    mean = max(1, sum(len(shard.names) for shard in whole.values()) // len(whole))
+    lost = tuple(bad._replace(images=mean) for bad in found.values() if isinstance(bad, Broken))
+    base = Path(os.path.commonpath([Path(place).parent for place in found]))
+    inner = [(place.relative_to(base).as_posix(), shard) for place, shard in whole.items()]
+    names = tuple(f"{place}/{name}" for place, shard in inner for name in shard.names)
+    said = [label for shard in whole.values() for label in shard.labels]
+    if (missing := said.count("")) and missing < len(said):
+        raise UserError(f"{missing:,} of {len(said):,} images in {base} have no label; label all of them or none")
+    labels = [] if missing == len(said) and not (said := _folders(whole.values())) else said
+    classes = _in_order(set(labels))
+    number = {name: label for label, name in enumerate(classes)}
+    known = integers(number[label] for label in labels) if labels else None
+    return Listing(base, names, known, classes, notes=_left_out(whole, lost), lost=lost)
+
+
+def _folders(shards: Iterable[Shard]) -> list[str]:
+    """The folder of each image below the one around all; nothing if one has none, or all have the same."""
+    names = [name for shard in shards for name in shard.names]
+    around = os.path.commonpath({os.path.dirname(name) for name in names})
+    parts = [name[len(around) + bool(around) :].partition("/") for name in names]
+    found = [folder for folder, slash, _ in parts if slash]
+    return found if len(found) == len(names) and len(set(found)) > 1 else []
+
+
+def _left_out(whole: Mapping[Path, Shard], lost: Sequence[Broken]) -> tuple[str, ...]:
+    """What is said of archives that cannot be read, and of members that are no files of theirs."""
+    notes = []
+    if lost:
+        count = f"{len(lost):,} of {len(whole) + len(lost):,} archives"
+        notes.append(f"{count} cannot be read and are left out, first {lost[0].reason}")
+    odd = [f"{place.name}/{name}" for place, shard in whole.items() for name in shard.odd]
+    if odd:
+        notes.append(f"{len(odd):,} members of archives are links, lead elsewhere or are too large, first {odd[0]}")
+    return tuple(notes)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from wingbar.data import layouts, own
 from wingbar.data.finding import overview
 from wingbar.data.listing import Listing, known
+from wingbar.data.shards import find_shards
 from wingbar.errors import UserError
 
 __all__ = ["DATASETS", "Counts", "Dataset", "parse_options", "read"]
@@ -125,6 +126,12 @@ DATASETS: dict[str, Dataset] = {
         looks=True,
     ),
     "flat": Dataset("a folder of images", own.flat, "put your images in {root}, nested as you like", looks=True),
+    "shards": Dataset(
+        "tar archives",
+        own.shards,
+        "put WebDataset's shards in {root}, or give a pattern such as http://host/train-{{000..099}}.tar",
+        looks=True,
+    ),
     "csv": Dataset(
         "a CSV file", own.csv_file, "give a CSV file with a column `path`, relative to it, and if known label and split"
     ),
@@ -139,7 +146,10 @@ def read(name: str, root: str | Path, split: str, *, download: bool = False, **o
     """
     known("data set", name, DATASETS)
     known("split", split, ("train", "test"))
-    dataset, where = DATASETS[name], Path(root).expanduser()
+    where = Path(root).expanduser()
+    if name in ("flat", "folder") and find_shards(where):
+        name, options = "shards", {"test_fraction": 0.0} if name == "flat" else options
+    dataset = DATASETS[name]
     offered = list(inspect.signature(dataset.layout).parameters)[2:]
     for option in options:
         known(f"option of {name}", option, offered)

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from wingbar.data.contents import content_hashes
 from wingbar.data.decoding import Found, Picture, Unreadable, decode_all, decode_file, open_upright, prepare_pillow
-from wingbar.data.listing import Listing, chosen
+from wingbar.data.listing import Broken, Listing, chosen
 from wingbar.errors import UserError
 
 __all__ = [
-    "Broken",
     "Files",
     "Images",
     "Store",
@@ -46,13 +45,6 @@ class Images(Protocol):
         """The images of these rows, an integer tensor."""
 
 
-class Broken(NamedTuple):
-    """A file that is no readable image, and why."""
-
-    path: Path
-    reason: str
-
-
 class Store(NamedTuple):
     """All images of a split, (n, 3, side, side); `labels` only where somebody knows them."""
 
@@ -63,6 +55,11 @@ class Store(NamedTuple):
     contents: Sequence[bytes] = ()  # hashes of the images' files; nothing where there are none
     paths: Sequence[Path] = ()  # of these files
     saliency: UInt8[Tensor, "n side side"] | None = None  # where the foreground is, up to 255; only if somebody asks
+
+    @property
+    def unreadable(self) -> int:
+        """How many images are missing."""
+        return sum(bad.images for bad in self.broken)
 
 
 # --- from files to images --------------------------------------------------------------------------------------------

@@ -11,18 +11,20 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
-from wingbar.data.contents import SETTLED, digest
 from wingbar.data.entry import LISTINGS, cache_root
 from wingbar.errors import UserError
 from wingbar.files import NotWritten, write_text
 
-__all__ = ["Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
+__all__ = ["SETTLED", "Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 LARGE = 10_000  # images; fewer are found faster than remembered
+SETTLED = 2_000_000_000  # nanoseconds: what is younger than this may yet change without its times changing
 
 
 class Walked(NamedTuple):
@@ -35,7 +37,7 @@ class Walked(NamedTuple):
 class _Held(NamedTuple):
     """What is in a folder, hidden names left out; names are joined by slashes, which no name has."""
 
-    changed: int  # its time, in nanoseconds; −1: too young to be trusted
+    look: str  # which folder it is, and when it last changed; empty: too young to be trusted
     folders: str
     images: str
     links: str
@@ -52,14 +54,13 @@ def walk(root: Path) -> Walked:
     if not root.is_dir():
         raise UserError(f"the image folder {root} does not exist; give data.root a folder, or `lookalike`")
     home = os.path.realpath(root)
-    memory = cache_root() / LISTINGS / f"{digest(os.fsencode(home)).hex()}.json"
-    known = {name: _Held(*held) for name, held in recall(memory).items()}
+    known = {name: _Held(*held) for name, held in recall(home).items()}
     walker = _Walker(home, known)
     names = tuple(walker.below(home, ""))
     if not names:
         raise UserError(f"no image in {root} or below; looked for {' '.join(sorted(ENDINGS))}")
     if len(names) >= LARGE and walker.held != known:
-        remember(memory, walker.held)
+        remember(walker.held, home)
     return Walked(names, tuple(sorted(walker.outside)))
 
 
@@ -98,10 +99,10 @@ class _Walker:
 
 def _look(folder: str, known: _Held | None) -> _Held:
     """What is in a folder, as it is known or as it is found."""
-    changed = os.stat(folder).st_mtime_ns
-    if known is not None and known.changed == changed:
+    about = os.stat(folder)  # of its times, this one cannot be set, as archives set the other
+    look = f"{about.st_ino} {about.st_ctime_ns}" if time.time_ns() - about.st_ctime_ns > SETTLED else ""
+    if known is not None and known.look == look != "":
         return known
-    settled = time.time_ns() - changed > SETTLED
     folders, images, links = list[str](), list[str](), list[str]()
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -113,7 +114,7 @@ def _look(folder: str, known: _Held | None) -> _Held:
                 folders.append(entry.name)
             elif is_image_name(entry.name) and entry.is_file():
                 images.append(entry.name)
-    return _Held(changed if settled else -1, *("/".join(sorted(some)) for some in (folders, images, links)))
+    return _Held(look, *("/".join(sorted(some)) for some in (folders, images, links)))
 
 
 def _split(joined: str) -> list[str]:
@@ -136,18 +137,22 @@ def _was_image(name: str) -> bool:
 # --- what was found, for the next time -------------------------------------------------------------------------------
 
 
-def recall(memory: Path) -> dict[str, list[Any]]:
-    """What is remembered there; nothing, if there is nothing or it is damaged."""
+def recall(*what: object) -> dict[str, list[Any]]:
+    """What is remembered of this; nothing, if there is nothing or it is damaged."""
     try:
-        check, text = memory.read_bytes().split(b"\n", 1)
+        check, text = _memory(what).read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return {}
-    found: dict[str, list[Any]] = json.loads(text) if digest(text).hex().encode() == check else {}
+    found: dict[str, list[Any]] = json.loads(text) if str(crc32(text)).encode() == check else {}
     return found
 
 
-def remember(memory: Path, found: Mapping[str, Sequence[Any]]) -> None:
+def remember(found: Mapping[str, Sequence[Any]], *what: object) -> None:
     """Two processes may do it at once, the later one stays; a cache that cannot be written to can still be read."""
     text = json.dumps(found)
     with suppress(OSError, NotWritten):
-        write_text(memory, f"{digest(text.encode()).hex()}\n{text}")
+        write_text(_memory(what), f"{crc32(text.encode())}\n{text}")
+
+
+def _memory(what: tuple[object, ...]) -> Path:
+    return cache_root() / LISTINGS / f"{sha256(repr(what).encode()).hexdigest()[:32]}.json"

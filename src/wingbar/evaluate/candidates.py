@@ -39,20 +39,16 @@ class Candidate(NamedTuple):
 
 def find_candidate(wanted: Wanted, *, encoder: str = "", weights: str = "", seed: int = 0) -> Candidate:
     """What was asked for; `encoder` is the architecture of files that do not say it, `weights` are a named model's."""
-    if wanted.folder and wanted.config:
-        return _of_run(wanted, wanted.folder, wanted.config)
+    if wanted.folder and (config := wanted.config):
+        load = partial(open_embedder, wanted.folder)
+        begun = partial(_named, config.encoder.name, config.encoder.weights, config.run.seed)
+        return Candidate(wanted.name, load, begun, config.data.size, wanted.recipe, config, wanted.folder)
     path = Path(wanted.name).expanduser()
     if path.exists():
         size = embedder_size(path) if path.is_dir() else image_size(path) or SIZE
         return Candidate(wanted.name, partial(open_embedder, path, name=encoder), None, size)
     begun = partial(_named, wanted.name, weights, seed)
     return Candidate(wanted.name, partial(_pooled, begun, SIZE), begun, SIZE)
-
-
-def _of_run(wanted: Wanted, folder: Path, config: Config) -> Candidate:
-    load = partial(open_embedder, folder)
-    initial = partial(_named, config.encoder.name, config.encoder.weights, config.run.seed)
-    return Candidate(wanted.name, load, initial, config.data.size, wanted.recipe, config, folder)
 
 
 def _pooled(load: Callable[[], Encoder], size: int) -> Embedder:

@@ -155,7 +155,7 @@ class Evaluate:
     """Images embedded at once."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    devices: int = 1
+    devices: Annotated[int, tyro.conf.arg(name="run.devices")] = 1
     """Processes that share embedding and searching, one per GPU of this machine."""
     quiet: bool = False
     """Show neither bars nor notes."""

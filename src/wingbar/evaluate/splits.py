@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from wingbar.config.settings import Config
@@ -33,9 +33,7 @@ class Split(NamedTuple):
     classes: tuple[str, ...]  # names, in label order
     digest: str  # names the split, as in metric lines
     content: str  # names the stored pixels
-    source: Source  # what it was read from; lookalike can draw its masks anew
-    boxes: Float[Tensor, "n 4"] | None = None
-    parts: Float[Tensor, "n parts 3"] | None = None
+    source: Source  # the images that are stored: their listing, or what draws look-alikes, and their masks, anew
 
     @property
     def labelled(self) -> bool:
@@ -56,7 +54,8 @@ class Split(NamedTuple):
     @property
     def annotated(self) -> bool:
         """Whether anybody knows where in the images the thing is."""
-        return isinstance(self.source, Lookalike) or self.boxes is not None or self.parts is not None
+        source = self.source
+        return isinstance(source, Lookalike) or source.boxes is not None or source.parts is not None
 
 
 def split_digest(source: Source) -> str:
@@ -101,12 +100,12 @@ def split_of(config: Config, source: Source, store: Store, device: torch.device)
     if isinstance(source, Lookalike):
         return Split(placed, labels, source.names, split_digest(source), repr(source), source)
     listing = as_stored(source, store)
-    content, name = _content(listing, store, side=config.data.stored), split_digest(source)
-    return Split(placed, labels, listing.classes, name, content, listing, listing.boxes, listing.parts)
+    content = _content(listing, store, side=config.data.stored)
+    return Split(placed, labels, listing.classes, split_digest(source), content, listing)
 
 
 def _check_readable(config: Config, store: Store) -> None:
-    bad, whole = len(store.broken), len(store.broken) + len(store.images)
+    bad, whole = store.unreadable, store.unreadable + len(store.images)
     if bad > config.data.most_broken * whole:
         raise UserError(
             f"{bad:,} of {whole:,} files are unreadable, first {store.broken[0].path} ({store.broken[0].reason}); "

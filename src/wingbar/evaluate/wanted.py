@@ -36,7 +36,7 @@ def resolve(asked: Evaluate) -> tuple[list[Wanted], Config, Path]:
     if asked.batch < 1:
         raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
     if asked.devices < 1:
-        raise UserError(f"devices {asked.devices} compute nothing; give at least 1")
+        raise UserError(f"run.devices {asked.devices} compute nothing; give at least 1")
     if not 0 <= asked.power <= 1:
         raise UserError(f"power {asked.power} does not whiten; give one from 0 to 1")
     wanted = [find_wanted(what, weights=asked.weights) for what in dict.fromkeys(asked.what)]
@@ -56,7 +56,9 @@ def find_wanted(what: str, *, weights: str = "") -> Wanted:
     path = Path(what).expanduser()
     folder = path.parent if path.name == "encoder.safetensors" else path
     if is_run(folder):
-        return _run(what, folder)
+        if not (folder / "encoder.safetensors").exists():
+            raise UserError(f"{folder} has no encoder yet; finish it with: wingbar resume {folder}")
+        return Wanted(what, folder, *read_run(folder))
     if (path / "embedder.json").exists():
         return Wanted(what)
     if path.is_dir():
@@ -68,12 +70,6 @@ def find_wanted(what: str, *, weights: str = "") -> Wanted:
             "IMAGENET1K_V1, or random"
         )
     return Wanted(what)
-
-
-def _run(what: str, folder: Path) -> Wanted:
-    if not (folder / "encoder.safetensors").exists():
-        raise UserError(f"{folder} has no encoder yet; finish it with: wingbar resume {folder}")
-    return Wanted(what, folder, *read_run(folder))
 
 
 def data_of(wanted: Sequence[Wanted], given: Data) -> Config:

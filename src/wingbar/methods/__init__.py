@@ -59,7 +59,9 @@ def _homes() -> dict[str, str]:
 
 @cache
 def _entry(name: str) -> Entry[Any]:
-    home = f"{__name__}.{name}" if name in OURS else _home_of_another(name)
+    homes = {name: f"{__name__}.{name}"} if name in OURS else _homes()
+    known("method", name, homes)
+    home = homes[name]
     module, _, attribute = home.partition(":")
     try:
         found = getattr(face(module), attribute or "ENTRY")
@@ -70,11 +72,6 @@ def _entry(name: str) -> Entry[Any]:
     if not isinstance(found, Entry):
         raise UserError(f"{home} is offered as the method {name!r}, but is no wingbar.Entry")
     return found
-
-
-def _home_of_another(name: str) -> str:
-    known("method", name, _homes())
-    return _homes()[name]
 
 
 METHODS = _Offered()

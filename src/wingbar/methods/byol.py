@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from wingbar.config.entry import Context, Entry, fixed, several_at_once
+from wingbar.config.entry import Context, Entry, fixed
 from wingbar.config.sections import Optim
-
-if TYPE_CHECKING:
-    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,6 @@ class BYOLSettings:
     """BatchNorm's statistics of the teacher: its own, averaged like its weights, or copied from the student."""
 
 
-def _problems(settings: BYOLSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("BYOL", config)
-
-
 ENTRY = Entry(
     title="BYOL",
     settings=BYOLSettings,
@@ -45,7 +38,7 @@ ENTRY = Entry(
     views="asymmetric",
     offers=frozenset({"teacher", "comparison", "target"}),
     limits={"dim": (1, inf), "hidden": (1, inf), "momentum": (0, 1)},
-    problems=_problems,
+    several=True,
     remedies={"base": "lower optim.lr, raise optim.warmup, or use run.precision fp32"},
     small={"dim": 16, "hidden": 32, "momentum": 0.9},
 )
@@ -54,12 +47,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.methods import schedules
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import alignment, geometry
 from wingbar.methods.state import Average, Buffers
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["BYOL", "ENTRY", "BYOLSettings"]
 
@@ -139,7 +132,3 @@ class BYOL(nn.Module, Base):
         """The teacher follows once, with this step's momentum."""
         self.teacher_encoder.update(self.encoder, momentum=carries[0])
         self.teacher_projector.update(self.projector, momentum=carries[0])
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder, projector and predictor, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector, predictor=self.predictor)

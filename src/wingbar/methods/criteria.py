@@ -16,7 +16,7 @@ from wingbar.methods.losses import Comparison, full_precision, nt_xent, nt_xent_
 from wingbar.methods.perturb import minmax
 from wingbar.methods.state import Ring
 from wingbar.together import gather, own
-from wingbar.types import Probe
+from wingbar.types import Criterion, Probe
 
 __all__ = [
     "GradCam",
@@ -75,7 +75,7 @@ def whole_batch(embedding: Tensor, second: Tensor, **how: Unpack[Comparison]) ->
     return nt_xent(embedding, second, **how) * len(embedding)
 
 
-class GradCam(nn.Module):
+class GradCam(nn.Module, Criterion):
     """Importance by Grad-CAM of the self-supervised loss with respect to the feature vector (eq. 3 and 4).
 
     Gradient in float32 and of a sum: per-image gradients of a batch mean are near 1e-6 and would vanish in half
@@ -100,9 +100,6 @@ class GradCam(nn.Module):
         with torch.enable_grad(), full_precision(feature):
             (gradient,) = torch.autograd.grad(self.loss(probe.project(feature), second), feature)
         return self.stretch(gradcam_score(gradient, feature.detach(), self.rectify))
-
-    def after_step(self, feature: Rows) -> None:
-        """Nothing to remember."""
 
 
 # --- eq. 6: spread in a bank of past features ------------------------------------------------------------------------
@@ -133,7 +130,7 @@ def raw_variance(rows: Float[Tensor, "size dim"]) -> Float[Tensor, " dim"]:
     return rows.var(dim=0, correction=0)
 
 
-class LowVariance(nn.Module):
+class LowVariance(nn.Module, Criterion):
     """Importance by spread (eq. 6): dimensions that spread less than `kappa` are perturbed, the narrower the more.
 
     The bank holds features of plain images (A22). Until `ready` rows were seen, nothing is perturbed (A21).
@@ -165,7 +162,7 @@ class LowVariance(nn.Module):
         self.bank.push(feature)
 
 
-class Uniform(nn.Module):
+class Uniform(nn.Module, Criterion):
     """No importance anywhere: every dimension gets the same noise, the paper's control "Ours – Random"."""
 
     def __init__(self, *, eps: float = 0.1) -> None:
@@ -175,6 +172,3 @@ class Uniform(nn.Module):
     def importance(self, probe: Probe) -> Rows:
         """Zero everywhere."""
         return torch.zeros_like(probe.feature, dtype=torch.float32)
-
-    def after_step(self, feature: Rows) -> None:
-        """Nothing to remember."""

@@ -40,10 +40,10 @@ from torch.nn import functional
 
 from wingbar.data import views
 from wingbar.errors import UserError
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import feature_std, full_precision, uniformity, widened
 from wingbar.models.encoder import Encoder
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["DIET", "ENTRY", "DIETSettings", "index_loss", "one_view"]
 
@@ -112,10 +112,6 @@ class DIET(nn.Module, Base):
     def toward(self, embedding: Float[Tensor, "batch dim"], target: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss of another embedding of the same images."""
         return index_loss(self._logits(embedding), target, smoothing=self.smoothing)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder and classifier, one schedule."""
-        return groups_of(encoder=self.encoder, classifier=self.classifier)
 
 
 def _as_many_rows(classifier: nn.Linear, state: dict[str, Tensor], prefix: str, *_: object) -> None:

@@ -88,13 +88,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import full_precision, geometry, unit_length, widened
 from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder, check_size
 from wingbar.models.heads import mlp
 from wingbar.together import gather
-from wingbar.types import Batch, Encoded, Output, ParamGroup
+from wingbar.types import Batch, Encoded, Output
 
 __all__ = [
     "DINO",
@@ -249,20 +249,14 @@ class DINO(nn.Module, Base):
         """Teacher and centre follow, once."""
         mean = torch.stack([carry.mean for carry in carries]).mean(dim=0)
         self.centre.lerp_(mean.to(self.centre.dtype), 1 - self.settings.centring)
-        for teacher, student in (
-            (self.teacher_encoder, self.encoder),
-            (self.teacher_projector, self.projector),
-            (self.teacher_prototypes, self.prototypes),
-        ):
-            teacher.update(student, momentum=carries[0].momentum)
+        momentum = carries[0].momentum
+        self.teacher_encoder.update(self.encoder, momentum=momentum)
+        self.teacher_projector.update(self.projector, momentum=momentum)
+        self.teacher_prototypes.update(self.prototypes, momentum=momentum)
 
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature of the teacher."""
         return self.teacher_encoder(image).vector
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder, projector and prototypes, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector, prototypes=self.prototypes)
 
 
 def _entropies(target: Float[Tensor, "t n k"]) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ def build(base: Method, settings: FeaturePairSettings, context: Context) -> Feat
 
 def _criterion(settings: FeaturePairSettings, name: str, base: Method, context: Context) -> nn.Module:
     if name == "lowvar":
-        dim, size, ready = base.encoder.dim, settings.bank, min(2 * context.batch, settings.bank)
+        dim, size, ready = base.encoder.dim, settings.bank, 2 * context.batch
         return criteria.LowVariance(dim, size=size, ready=ready, kappa=settings.kappa, eps=settings.eps_var)
     return criteria.GradCam(
         eps=settings.eps_g,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder
 from wingbar.types import Batch, Comparing, Encodes, Method, Network, ParamGroup
 
@@ -15,9 +16,12 @@ __all__ = ["Base", "Wrapper", "beneath", "comparing", "groups_of", "innermost"]
 
 
 class Base(Protocol):
-    """A method of its own: evaluated by its trunk's pooled vector, and without a memory."""
+    """A method of its own: evaluated by its trunk's pooled vector, without a memory, all of it on one schedule."""
 
     encoder: Encoder
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """Its parts by name, as every module has them."""
 
     def after_step(self, carries: Sequence[Any]) -> None:
         """Nothing to remember."""
@@ -30,6 +34,10 @@ class Base(Protocol):
     def embed(self, image: Float[Tensor, "batch 3 h w"]) -> Float[Tensor, "batch dim"]:
         """The pooled feature."""
         return self.encoder(image).vector
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Its parts, but for teachers."""
+        return groups_of(**{name: part for name, part in self.named_children() if not isinstance(part, Average)})
 
 
 class Wrapper(Protocol):

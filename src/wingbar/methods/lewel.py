@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from wingbar.config.entry import TINY, Context, Entry, Number, several_at_once
+from wingbar.config.entry import TINY, Context, Entry
 from wingbar.config.sections import Optim
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class LEWELSettings:
 
 
 def _problems(settings: LEWELSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("LEWEL", config)
     if settings.dim % settings.groups:
         yield f"method.dim {settings.dim} cannot be cut into method.groups {settings.groups}; change one of them"
     if settings.base == "moco" and config.data.batch > settings.queue:
@@ -52,19 +51,11 @@ def _problems(settings: LEWELSettings, config: Config) -> Iterator[str]:
         yield f"{too_large}; raise method.queue or lower data.batch"
 
 
-def _passes(settings: LEWELSettings) -> Number:
-    return 8 if settings.base == "byol" else 4  # both views with gradient and without, or one each
-
-
-def _variant(settings: LEWELSettings) -> str:
-    return "" if settings.base == "byol" else " on MoCo v2 (approximate)"
-
-
 ENTRY = Entry(
     title="LEWEL",
-    variant=_variant,
+    variant=lambda settings: "" if settings.base == "byol" else " on MoCo v2 (approximate)",
     settings=LEWELSettings,
-    passes=_passes,
+    passes=lambda settings: 8 if settings.base == "byol" else 4,  # both views with gradient and without, or one each
     optim=Optim(name="lars", lr=0.45, lr_rule="linear256", weight_decay=1e-6, spare=True, schedule="step", warmup=10.0),
     views="asymmetric",
     offers=frozenset({"teacher"}),
@@ -73,6 +64,7 @@ ENTRY = Entry(
         **{name: (0, 1) for name in ("share", "momentum")},
         **{name: (TINY, inf) for name in ("scale", "temperature")},
     },
+    several=True,
     problems=_problems,
     remedies=dict.fromkeys(("base", "aligned"), "lower optim.lr, raise optim.warmup, or use run.precision fp32"),
     small={"dim": 16, "hidden": 32, "momentum": 0.9, "queue": 64},

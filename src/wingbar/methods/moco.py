@@ -89,21 +89,22 @@ from torch import Tensor, nn
 
 from wingbar.errors import UserError
 from wingbar.methods import losses
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import Comparison, Embeddings, geometry, info_nce
 from wingbar.methods.schedules import keeping
 from wingbar.methods.state import Average, Ring
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.together import gather, own, whole
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]
 
 
 def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
     """MoCo v2 as the settings want it."""
-    past = partial(against_past, recent=_recent(settings, context))
+    share = inf if settings.recent is None else settings.recent * context.images
+    past = partial(against_past, recent=int(min(settings.queue, max(share, context.batch))))  # a batch at least
     loss = partial(
         against_past_and_present if settings.enqueue == "before" else past,
         temperature=settings.temperature,
@@ -118,12 +119,6 @@ def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
         loss=loss,
         splits=settings.splits,
     )
-
-
-def _recent(settings: MoCoSettings, context: Context) -> int:
-    """How many keys count: a batch of them at least."""
-    share = inf if settings.recent is None else settings.recent * context.images
-    return int(min(settings.queue, max(share, context.batch)))
 
 
 def against_past(
@@ -202,7 +197,3 @@ class MoCo(nn.Module, Base):
         self.teacher_projector.update(self.projector)
         for key in carries:
             self.queue.push(key)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder and projector, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector)

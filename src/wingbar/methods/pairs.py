@@ -244,7 +244,7 @@ def _criterion(settings: PairSettings, name: str, base: Method, context: Context
         kappa=settings.kappa,
         eps=settings.eps_var,
         spread=getattr(criteria, settings.readings.spread),
-        ready=min(2 * context.batch, settings.bank),
+        ready=2 * context.batch,
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from wingbar.config.entry import TINY, Context, Entry, fixed, several_at_once
+from wingbar.config.entry import TINY, Context, Entry, fixed
 from wingbar.config.sections import DataSettings, Optim
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class SimCLRSettings:
 
 
 def _problems(settings: SimCLRSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("SimCLR", config)
     parts, part = config.run.accumulate, config.data.batch // config.run.accumulate
     if parts > 1 and not settings.in_parts:
         yield (
@@ -47,6 +46,7 @@ ENTRY = Entry(
     views="strong",
     offers=frozenset({"target"}),
     limits={"dim": (1, inf), "temperature": (TINY, inf)},
+    several=True,
     problems=_problems,
     remedies={"base": "lower optim.lr, raise method.temperature, or use run.precision fp32"},
     small={"dim": 16},
@@ -57,12 +57,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from wingbar.data import views
-from wingbar.methods.kinds import Base, groups_of
+from wingbar.methods.kinds import Base
 from wingbar.methods.losses import blind_loss, geometry, nt_xent
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.together import whole
-from wingbar.types import Batch, Output, ParamGroup
+from wingbar.types import Batch, Output
 
 __all__ = ["ENTRY", "SimCLR", "SimCLRSettings", "strong"]
 
@@ -108,7 +108,3 @@ class SimCLR(nn.Module, Base):
     def toward(self, embedding: Float[Tensor, "batch k"], target: Float[Tensor, "batch k"]) -> Float[Tensor, ""]:
         """The loss of another embedding of the same images, in place of the first view's."""
         return self.loss(embedding, target)
-
-    def param_groups(self) -> list[ParamGroup]:
-        """Encoder and projector, one schedule."""
-        return groups_of(encoder=self.encoder, projector=self.projector)

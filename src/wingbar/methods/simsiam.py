@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
-from wingbar.config.entry import Context, Entry, fixed, several_at_once
+from wingbar.config.entry import Context, Entry, fixed
 from wingbar.config.sections import Optim
-
-if TYPE_CHECKING:
-    from wingbar.config.settings import Config
 
 
 @dataclass(frozen=True)
@@ -24,10 +19,6 @@ class SimSiamSettings:
     """Width of the predictor's hidden layer."""
 
 
-def _problems(settings: SimSiamSettings, config: Config) -> Iterator[str]:
-    yield from several_at_once("SimSiam", config)
-
-
 ENTRY = Entry(
     title="SimSiam",
     settings=SimSiamSettings,
@@ -35,7 +26,7 @@ ENTRY = Entry(
     optim=Optim(lr=0.05, lr_rule="linear256"),
     offers=frozenset({"comparison", "target"}),
     limits={"dim": (1, inf), "hidden": (1, inf)},
-    problems=_problems,
+    several=True,
     small={"dim": 64, "hidden": 16},
 )
 

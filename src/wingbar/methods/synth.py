@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -172,7 +173,7 @@ class SynthPairs(nn.Module, Wrapper):
         twin = self.twin(perturbed)
         with self.readings.encoder_statistics(self.base):
             pair = self.readings.place(image, first, twin)
-            loss = self.readings.pair_loss(*self.readings.embed_pair(self._embed_synthetic, *pair))
+            loss = self.readings.pair_loss(*self.readings.embed_pair(partial(student_view, self.base), *pair))
         facts = noise_facts(self.criteria, importances, source.detach(), (perturbed - source).detach())
         facts["twin_change"] = (twin.detach().float() - first.detach().float()).square().mean().sqrt()
         facts["chance/pair"] = self.nu * self._pair_chance(len(feature))
@@ -183,9 +184,6 @@ class SynthPairs(nn.Module, Wrapper):
         if isinstance(owner, nn.Module):  # a base's own loss compares by cosine, and may know what 0 amounts to
             return float(getattr(owner, "chance", 0.0))
         return blind_loss(self.readings.pair_loss, whole(batch))
-
-    def _embed_synthetic(self, image: Tensor) -> Tensor:
-        return self.project(self.encoder(image).vector)
 
     def importances(self, feature: Feature, batch: Batch) -> list[Feature]:
         """Each criterion's importance of every dimension for every image. By default no buffer is touched."""

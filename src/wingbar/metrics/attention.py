@@ -130,13 +130,7 @@ def enlarged(cam: Float[Tensor, "batch rows columns"], size: int) -> Float[Tenso
 
 def second_vectors(encoder: Encoder, store: Store, views: Views, *, seed: int) -> Float[Tensor, "n dim"]:
     """Features of an augmented view of every image: the positives of `distinctness`."""
-    device = next(encoder.parameters()).device
-    return _vectors(encoder, _augmented(store, views, device=device, seed=seed))
-
-
-def _augmented(store: Store, views: Views, *, device: torch.device, seed: int) -> Iterator[Tensor]:
-    """A view of every image, in order."""
-    numbers = count()
+    device, numbers = next(encoder.parameters()).device, count()
 
     def view(images: Tensor, aspect: Tensor) -> Tensor:
         number = next(numbers)
@@ -144,7 +138,7 @@ def _augmented(store: Store, views: Views, *, device: torch.device, seed: int) -
         made = views(images, aspect, index, Generator(images.device).manual_seed(fold(seed, number)))
         return Seen.of(made).views[0]
 
-    return prepared_images(store, view, device=device, batch=CHUNK)
+    return _vectors(encoder, prepared_images(store, view, device=device, batch=CHUNK))
 
 
 def _vectors(encoder: Encoder, images: Iterator[Tensor]) -> Float[Tensor, "n dim"]:

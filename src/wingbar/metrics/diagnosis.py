@@ -47,13 +47,12 @@ def diagnose(
     """
     _check(features, embeddings, positives)
     sample = torch.arange(0, len(features), max(1, -(-len(features) // MOST)), device=features.device)
-    signs = Signs(geometry(features[sample]))
-    if embeddings is not None:
-        signs = signs._replace(embeddings=geometry(embeddings[sample]))
-    if embeddings is not None and positives is not None:
-        signs = signs._replace(alignment=alignment(embeddings, positives).item())
-    if begun is not None:
-        signs = signs._replace(begun=geometry(begun))
+    signs = Signs(
+        geometry(features[sample]),
+        embeddings=None if embeddings is None else geometry(embeddings[sample]),
+        alignment=None if embeddings is None or positives is None else alignment(embeddings, positives).item(),
+        begun=None if begun is None else geometry(begun),
+    )
     return judge(_with_record(signs, record) if record is not None else signs)
 
 

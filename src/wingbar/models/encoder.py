@@ -49,13 +49,13 @@ class Encoder(nn.Module):
         name: str,
         dim: int,
         layout: Layout = "pytorch",
-        freeze_statistics: bool = False,
     ) -> None:
         super().__init__()
         self.trunk, self.read = trunk, read
         self.name, self.dim, self.layout = name, dim, layout
-        self.freeze_statistics, self.pixels = freeze_statistics, IMAGENET
+        self.freeze_statistics, self.pixels = False, IMAGENET
         self.resting: frozenset[str] = frozenset()  # BatchNorms of stages that do not learn
+        self.sparing: Callable[[Encoder], AbstractContextManager[None]] | None = None  # of memory: `recomputing`
         self._notice: Callable[[Encoded], Encoded] | None = None  # set by `watched`
         self.train(self.training)
 
@@ -66,7 +66,11 @@ class Encoder(nn.Module):
 
     def forward(self, image: Float[Tensor, "batch 3 height width"]) -> Encoded:
         """Map (batch, dim, h, w) and vector (batch, dim)."""
-        return self.read(self.trunk, image if self.pixels == IMAGENET else image * self.scale + self.shift)
+        image = image if self.pixels == IMAGENET else image * self.scale + self.shift
+        if self.sparing is None:
+            return self.read(self.trunk, image)
+        with self.sparing(self):
+            return self.read(self.trunk, image)
 
     def expect(self, pixels: Pixels) -> None:
         """From now on the trunk gets pixels normalised in its own way; what comes in stays as everywhere."""

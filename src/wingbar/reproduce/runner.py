@@ -53,7 +53,8 @@ def make_all(jobs: Sequence[Job], asked: Reproduce, *, deadline: float = math.in
                 worker.start()
         for worker in workers:
             worker.join()
-    return 128 + told[0] if told else max(_code(worker) for worker in workers)
+    codes = [_code(worker) for worker in workers]
+    return 128 + told[0] if told else max(codes)
 
 
 def _own(device: str, processes: int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -53,7 +53,8 @@ def gather_attended(
     """Maps of these rows by every encoder, seen in the view of the first; energy and area as the protocol has them."""
     looked = [_look(subject, split, rows, kind, region) for subject in subjects.values()]
     size = looked[0].image.shape[-1]
-    cams = torch.stack([enlarged(_stretched(one.cam), size).cpu() for one in looked])
+    tiny = torch.finfo(looked[0].cam.dtype).tiny  # each map goes from 0 to 1; one that is 0 everywhere stays so
+    full = (one.cam / one.cam.amax(dim=(1, 2), keepdim=True).clamp(min=tiny) for one in looked)
     covers = [one.cover for one in looked if one.cover is not None]
     inside = [share(energy(one.cam), one.cover).cpu() for one in looked if one.cover is not None]
     return Attended(
@@ -61,7 +62,7 @@ def gather_attended(
         encoders=list(subjects),
         kind=kind,
         image=to_bytes(looked[0].image),
-        cam=cams,
+        cam=torch.stack([enlarged(cam, size).cpu() for cam in full]),
         outline=covers[0].cpu() if covers else None,
         energy=torch.stack(inside) if inside else None,
         area=covers[0].mean(dim=(1, 2)).cpu() if covers else None,
@@ -74,7 +75,7 @@ def _look(subject: Subject, split: Split, rows: Int[Tensor, " n"], kind: Kind, r
     where = _region(subject, split, rows, region)
     with exact():
         image = subject.prepare(split.store.images[rows].to(device), split.store.aspect[own])
-        gain = _likeness(subject, split, own) if kind == "likeness" else _distinctness(subject, split, own)
+        gain = GAINS[kind](subject, split, own)
         cam = explained(subject.encoder, image, {kind: gain})[kind]
     return _Looked(image, cam, where.cover(torch.arange(len(rows), device=device)) if where else None)
 
@@ -104,9 +105,7 @@ def _distinctness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Ga
     return distinctness(rows, subject.pooled(split).to(rows.device), second)
 
 
-def _stretched(cam: Float[Tensor, "n size size"]) -> Float[Tensor, "n size size"]:
-    """Each map from 0 to 1; one that is 0 everywhere stays so."""
-    return cam / cam.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(cam.dtype).tiny)
+GAINS: dict[Kind, Callable[[Subject, Split, Tensor], Gain]] = {"likeness": _likeness, "distinctness": _distinctness}
 
 
 def draw(visit: Visit, asked: Show) -> Iterator[tuple[str, Figure]]:

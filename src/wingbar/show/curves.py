@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wingbar.config.configfile import read_config
 from wingbar.config.settings import Config, named
 from wingbar.errors import UserError
-from wingbar.evaluate.compare import but
+from wingbar.evaluate.compare import but, twins
 from wingbar.evaluate.record import evaluation_lines
 from wingbar.files import NUMBER, holds
 from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.reported import points
 from wingbar.models.weights import load_encoder, weights_hash
 from wingbar.show.figures.contents import Curve, Panel
-from wingbar.show.figures.curves import Recorded, draw_curves, panels
+from wingbar.show.figures.curves import Recorded, banded, draw_curves, panels
 from wingbar.show.figures.style import THEMES
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, short_names
@@ -34,22 +33,14 @@ def gather_curves(folders: Sequence[Path]) -> list[Panel]:
     """All that runs on the same data recorded, a panel per quantity."""
     chronicles = read_chronicles(folders)
     names = short_names([str(chronicle.folder.resolve()) for chronicle in chronicles])
-    groups = _over_seeds(chronicles)
+    groups = twins([(chronicle.recipe, chronicle.config) for chronicle in chronicles])
+    alone = set(range(len(names))).difference(*groups)  # a run that repeats a seed, too
+    groups = sorted([*groups, *([place] for place in alone)])
     titles = [_shared_name([names[place] for place in group]) for group in groups]
     if len(set(titles)) < len(titles):  # names that begin alike do not tell groups apart, their first runs do
         titles = [f"{names[group[0]]} and seeds" if len(group) > 1 else names[group[0]] for group in groups]
     lines = [[chronicles[place].lines for place in group] for group in groups]
     return panels([Recorded(title, runs) for title, runs in zip(titles, lines, strict=True)])
-
-
-def _over_seeds(chronicles: Sequence[Chronicle]) -> list[list[int]]:
-    """Places of runs that differ only in their seed, together; a run that repeats a seed stays alone."""
-    groups: dict[str, dict[int, int]] = {}
-    for place, chronicle in enumerate(chronicles):
-        seed, kind = chronicle.config.run.seed, chronicle.recipe + but(chronicle.config, "run.seed")
-        repeated = seed in groups.get(kind, {})
-        groups.setdefault(f"{kind} {place}" if repeated else kind, {})[seed] = place
-    return [list(group.values()) for group in groups.values()]
 
 
 def note_on(drawn: Sequence[Panel]) -> str:
@@ -153,38 +144,25 @@ def _curve(setting: str, metric: str, group: Sequence[ScoredRun]) -> Curve:
     values: dict[float, dict[int, Interval]] = {}
     for one in sorted(group, key=lambda one: one.value(setting)):
         values.setdefault(one.value(setting), {})[one.run.config.run.seed] = one.scores[metric]
-    spans = [_span(list(of_seed.values())) for of_seed in values.values()]
-    y, low, high = ([100 * getattr(span, part) for span in spans] for part in Interval._fields)
-    return Curve(f"ours, like {group[0].run.folder.resolve().name}", list(values), y, low, high)
-
-
-def _span(scores: Sequence[Interval]) -> Interval:
-    return scores[0] if len(scores) == 1 else over_repeats([score.value for score in scores])
-
-
-# --- scores ----------------------------------------------------------------------------------------------------------
+    spans = [
+        over_repeats([score.value for score in of_seed.values()]) if len(of_seed) > 1 else next(iter(of_seed.values()))
+        for of_seed in values.values()
+    ]
+    return banded(f"ours, like {group[0].run.folder.resolve().name}", list(values), spans, scale=100)
 
 
 def _scored(runs: Sequence[Chronicle]) -> list[ScoredRun]:
     """The runs that were evaluated, with their latest scores, all found in the way of the very last."""
-    lines = [line for run in runs for line in _evaluated(run.folder)]
+    kept = (line for run in runs for line in evaluation_lines(run.folder / "evaluation"))
+    lines = [line for line in kept if holds(line, NUMBER, "low", "time")]  # of all encoders that were evaluated there
     scored = []
     for run, own in ((run, _own(run, lines)) for run in runs):
         if own:
-            way = _way(own[-1])
-            same = [line for line in own if _way(line) == way]
+            ways = [str([line.get(part) for part in HOW]) for line in own]
+            same = [line for line, way in zip(own, ways, strict=True) if way == ways[-1]]
             found = {line["metric"]: Interval(line["value"], line["low"], line["high"]) for line in same}
-            scored.append(ScoredRun(run, found, way))
+            scored.append(ScoredRun(run, found, ways[-1]))
     return scored
-
-
-def _way(line: Mapping[str, Any]) -> str:
-    return str([line.get(part) for part in HOW])
-
-
-def _evaluated(folder: Path) -> list[dict[str, Any]]:
-    """Scores in a run's folder; they may be of other encoders, too."""
-    return [line for line in evaluation_lines(folder / "evaluation") if holds(line, NUMBER, "low", "time")]
 
 
 def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -199,8 +177,7 @@ def _own(run: Chronicle, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]
 # --- runs as their folders tell them, finished or not ----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Chronicle:
+class Chronicle(NamedTuple):
     """A run and what it recorded."""
 
     folder: Path

@@ -39,7 +39,6 @@ __all__ = [
     "draw_ranking",
     "gather_ranking",
     "likest_classes",
-    "likest_pair",
     "pictures",
     "titles",
 ]
@@ -88,14 +87,9 @@ def confusable(found: Retrieval, labels: Int[Tensor, " image"], *, count: int) -
     own, hit, precision = labels[found.query].cpu(), found.rank1.double().cpu(), found.average_precision.cpu()
     classes = torch.unique(own).tolist()
     order = sorted(classes, key=lambda label: (hit[own == label].mean().item(), precision[own == label].mean().item()))
-    chosen = [_median_row(precision, own == label) for label in order[:count]]
-    return found.query.cpu()[torch.tensor(chosen)]
-
-
-def _median_row(values: Float[Tensor, " n"], among: Tensor) -> int:
-    """The place of the (lower) median among the chosen values."""
-    places = among.nonzero().flatten()
-    return int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]])
+    groups = [(own == label).nonzero().flatten() for label in order[:count]]
+    medians = [rows[precision[rows].argsort(stable=True)[(len(rows) - 1) // 2]] for rows in groups]
+    return found.query.cpu()[torch.stack(medians)]
 
 
 # --- pictures and names ----------------------------------------------------------------------------------------------
@@ -150,19 +144,12 @@ def choose_queries(visit: Visit, count: int) -> Int[Tensor, " n"]:
 # --- classes an encoder finds hardest to tell apart ------------------------------------------------------------------
 
 
-def likest_pair(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> tuple[int, int]:
-    """The two classes whose mean unit features point most alike.
-
-    >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
-    >>> likest_pair(features, torch.tensor([4, 7, 9]))
-    (4, 7)
-    """
-    first, second = likest_classes(features, labels, count=2)
-    return first, second
-
-
 def likest_classes(features: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], *, count: int) -> list[int]:
-    """Up to `count` classes, sorted: those of the likest pair, then of the next, and so on."""
+    """Up to `count` classes, sorted: the two whose mean unit features point most alike, then the next two, and so on.
+
+    >>> likest_classes(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([4, 7, 9]), count=2)
+    [4, 7]
+    """
     present, place = torch.unique(labels, return_inverse=True)
     sums = torch.zeros(len(present), features.shape[1], dtype=features.dtype, device=features.device)
     means = unit_length(sums.index_add_(0, place, unit_length(features)))
@@ -181,7 +168,7 @@ INCHES, GAP = 0.84, 0.1  # of a neighbour's picture; between two
 STEP = INCHES + 0.34  # from one encoder's row to the next
 QUERY, NAME = 1.3, 1.0  # widths of the query's picture and of the encoders' names
 BETWEEN = 0.16  # two queries
-RIGHT, WRONG = "✓", "✗"
+RIGHT, WRONG, DASHES = "✓", "✗", (0, (2.2, 1.4))
 LEGEND = f"{RIGHT}, solid: of the query's class; {WRONG}, dashed: of another."
 
 
@@ -220,7 +207,8 @@ def _draw_found(paper: Sheet, found: Neighbourhood, row: int, left: float, top: 
         if found.right is not None:
             right = bool(found.right[row, place])
             ink, sign = (paper.style.right, f"{RIGHT} ") if right else (paper.style.wrong, f"{WRONG} ")
-            paper.frame(x, top, INCHES, INCHES, ink=ink, dashed=not right)
+            line = "solid" if right else DASHES
+            paper.rectangle(x, top, INCHES, INCHES, fill=False, edgecolor=ink, linewidth=1.5, linestyle=line)
             paper.words(sign, x, top + INCHES + 0.2, size=6.0, ink=ink)
         paper.words(found.labels[row][place], x, top + INCHES + 0.09, size=5.5, fit=INCHES + GAP / 2)
         paper.words(f"{cosine:.3f}", x + (0.11 if sign else 0), top + INCHES + 0.2, size=5.5, ink=paper.style.pale)

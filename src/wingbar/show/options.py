@@ -97,16 +97,6 @@ class Show:
 
 def resolve(asked: Show) -> tuple[list[Wanted], Config, Path]:
     """The encoders, the data and the folder of pictures; what makes no sense is refused."""
-    wanted = [find_wanted(word, weights=asked.weights) for word in _encoders(asked)]
-    config, out = data_of(wanted, asked.data), find_place(asked.out, wanted, "pictures")
-    check_device(asked.device)
-    if asked.images < 1:
-        raise UserError(f"--images {asked.images} shows nothing; give at least 1")
-    return wanted, config, out
-
-
-def _encoders(asked: Show) -> list[str]:
-    """Every word that names no picture."""
     words = [word for word in dict.fromkeys(asked.what) if word not in PICTURES]
     if not words:
         raise UserError(
@@ -115,4 +105,9 @@ def _encoders(asked: Show) -> list[str]:
     for word in words:
         if not asked.weights and not Path(word).expanduser().exists() and Path(word).suffix not in FILE_ENDINGS:
             raise UserError(f"{word!r} is neither a run nor a picture; pictures are {', '.join(PICTURES)}")
-    return words
+    wanted = [find_wanted(word, weights=asked.weights) for word in words]
+    config, out = data_of(wanted, asked.data), find_place(asked.out, wanted, "pictures")
+    check_device(asked.device)
+    if asked.images < 1:
+        raise UserError(f"--images {asked.images} shows nothing; give at least 1")
+    return wanted, config, out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from wingbar.methods.losses import as_is, unit_length
 from wingbar.show.figures.contents import DimensionSpread, Spreads
 from wingbar.show.figures.sheet import chart
 from wingbar.show.figures.style import LIGHT, THEMES, Style
-from wingbar.show.neighbours import class_title, likest_pair
+from wingbar.show.neighbours import class_title, likest_classes
 from wingbar.show.options import Show
 from wingbar.show.visit import Visit, stem_of
 from wingbar.train.saved import load_method
@@ -37,23 +38,13 @@ __all__ = ["bank_measure", "density", "draw", "draw_spread", "feature_measure", 
 FEWEST = 3  # images of a class: fewer have no density
 
 
-class Reading(NamedTuple):
-    """A statistic in words, and features as it sees them."""
-
-    words: str
-    seen: Callable[[Tensor], Tensor]
-
-
-def _unit_columns(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-    return functional.normalize(rows, dim=0)
-
-
-READINGS = {
-    "row_std": Reading("standard deviation of a coordinate of the unit features", unit_length),
-    "row_std_minmax": Reading("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
-    "column_variance": Reading("variance of a dimension scaled to unit length", _unit_columns),
-    "column_variance_minmax": Reading("variance of a dimension scaled to unit length, from 0 to 1", _unit_columns),
-    "raw_variance": Reading("variance of a dimension", as_is),
+unit_columns = partial(functional.normalize, dim=0)
+READINGS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # a statistic in words, and features as it sees them
+    "row_std": ("standard deviation of a coordinate of the unit features", unit_length),
+    "row_std_minmax": ("standard deviation of a coordinate of the unit features, from 0 to 1", unit_length),
+    "column_variance": ("variance of a dimension scaled to unit length", unit_columns),
+    "column_variance_minmax": ("variance of a dimension scaled to unit length, from 0 to 1", unit_columns),
+    "raw_variance": ("variance of a dimension", as_is),
 }
 
 
@@ -140,7 +131,9 @@ def _pair(
     enough = (labels.bincount() >= FEWEST)[labels]
     if int((labels.bincount() >= FEWEST).sum()) < 2:
         raise UserError(f"two classes with {FEWEST} images or more are needed to compare them; give more images")
-    return likest_pair(features[enough.to(features.device)], labels[enough].to(features.device))
+    device = features.device
+    first, second = likest_classes(features[enough.to(device)], labels[enough].to(device), count=2)
+    return first, second
 
 
 def _rows(labels: Int[Tensor, " n"], which: int, names: Sequence[str]) -> Int[Tensor, " own"]:

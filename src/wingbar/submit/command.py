@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -33,8 +34,6 @@ def submit(arguments: Sequence[str]) -> None:
     _check(asked)
     if not words:
         raise UserError(f"what is to be submitted? Say {', '.join(WORKS)} or a Python script, and its words")
-    if not asked.dry_run and shutil.which("sbatch") is None:
-        raise UserError("there is no sbatch here; submit on a machine of a SLURM cluster, or look with --dry-run")
     work = _work(asked, words)
     if work is None:
         say("Every cell is made already; wingbar reproduce draws the tables.")
@@ -123,7 +122,11 @@ WORKS: dict[str, Callable[[Submit, Sequence[str]], Work | None]] = {"train": _tr
 
 def _sent(text: str) -> str:
     """The number of the job that SLURM makes of a script."""
-    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
+    if shutil.which("sbatch") is None:
+        raise UserError("there is no sbatch here; submit on a machine of a SLURM cluster, or look with --dry-run")
+    others = ("SLURM_RESTART", "SLURM_STEP")  # of the job that we may be in ourselves
+    known = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    done = subprocess.run(["sbatch", "--parsable"], input=text, env=known, capture_output=True, text=True, check=False)
     if done.returncode:
         why = on_one_line(UserError(done.stderr)).replace("sbatch: error: ", "")
         raise UserError(f"sbatch refuses, and nothing was submitted: {why}")

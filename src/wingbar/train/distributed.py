@@ -128,7 +128,7 @@ class Ranks:
 
     def forward(self, method: Method) -> Forward | None:
         """The method's forward pass; what comes backward from it is averaged over ranks. None: alone."""
-        if self.count == 1:
+        if self.count == 1 and not dist.is_initialized():
             return None
         # some rest, as prototypes and encoders do at first, and the encoder is no part of what trains a decoder
         with warnings.catch_warnings():
@@ -227,13 +227,13 @@ def _statistics(norm: _BatchNorm) -> list[Tensor]:
 
 
 @contextmanager
-def joined(config: Config, *, again: str) -> Iterator[Ranks]:
+def joined(config: Config, *, again: str, always: bool = False) -> Iterator[Ranks]:
     """Inside, this process is one of as many as the settings say. When one fails, all end, and one of them says why.
 
-    `again` is what is to be done then.
+    `again` is what is to be done then. One process joins nobody, but `always` itself, to see what that costs.
     """
     count, local = config.run.devices, config.encoder.batchnorm == "local"
-    if count == 1:
+    if count == 1 and not always:
         yield Ranks()
         return
     if started() != count:

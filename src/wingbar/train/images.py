@@ -48,9 +48,9 @@ def open_source(config: Config, source: Source, *, quiet: bool = False) -> Store
             workers=data.workers,
             report=report,
         )
-        if bad := store.broken:
-            count = len(bad) + len(store.images)
-            report.say(f"{len(bad):,} of {count:,} files are unreadable and left out, first {bad[0].reason}")
+        if bad := store.unreadable:
+            whole, first = bad + len(store.images), store.broken[0].reason
+            report.say(f"{bad:,} of {whole:,} files are unreadable and left out, first {first}")
         return store
 
 

@@ -141,6 +141,7 @@ def uncompiled(method: Network) -> Iterator[None]:
 
 
 def _compilable(method: Network) -> Iterator[nn.Module]:
-    """Not what asks other ranks in its middle, as BatchNorm over the whole batch does."""
+    """Not what asks other ranks in its middle, as BatchNorm over the whole batch does, nor what is computed twice."""
     large = (part for part in method.modules() if isinstance(part, Encoder | LightDecoder | MirrorDecoder))
+    large = (part for part in large if not getattr(part, "sparing", None))
     return (part for part in large if not any(isinstance(inner, WholeBatchNorm) for inner in part.modules()))

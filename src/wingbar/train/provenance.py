@@ -53,6 +53,8 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
     made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
+    if config.run.fit == "auto":
+        made_with["fit"] = {"accumulate": config.run.accumulate, "recompute": config.run.recompute}
     made_with["precision"] = choose_precision(config.run.precision, choose_device(config.run.device))
     if config.run.overwrite and out.exists():
         _empty(out)
@@ -75,7 +77,7 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
 
 def check_unreadable(config: Config, store: Store) -> None:
     """Refuse data of which too much cannot be read; the list of it is left where the run would have been."""
-    bad, out = len(store.broken), Path(config.run.out)
+    bad, out = store.unreadable, Path(config.run.out)
     share = bad / (bad + len(store.images))
     if not bad or (share <= config.data.most_broken and not config.data.strict):
         return
@@ -134,7 +136,7 @@ def _contents(store: Store, source: Source | Store) -> str:
 def _environment(store: Store, source: Source | Store, recipe: str, contents: str) -> dict[str, Any]:
     """What the run was made with, for whoever wants to make it again."""
     split = {"split": source.digest, "notes": source.notes} if isinstance(source, Listing) else {}
-    counts = {"images": len(store.images), "unreadable": len(store.broken)}
+    counts = {"images": len(store.images), "unreadable": store.unreadable}
     held = {"contents": digest(os.fsencode(contents)).hex()[:12]} if contents else {}
     return {"recipe": recipe, **surroundings(), **counts, **split, **held}
 

@@ -13,6 +13,7 @@ from wingbar.config.limits import check_limits, check_root, check_together, chec
 from wingbar.config.sections import SALIENCY_NAMES
 from wingbar.config.settings import Config, changed, named
 from wingbar.data.locks import Holder, alone
+from wingbar.data.shards import is_url
 from wingbar.errors import UserError
 from wingbar.files import check_place
 from wingbar.process import rank, ranks, restarted
@@ -31,6 +32,7 @@ FREE = {
         "run.precision",
         "run.channels_last",
         "run.compile",
+        "run.recompute",
         "run.log_every",
     ),
     *("run.save_minutes", "run.tensorboard", "run.tracker", "run.overwrite", "run.resume"),
@@ -60,7 +62,7 @@ def _as_started(config: Config) -> Config:
 def _absolute(config: Config) -> Config:
     """Images and weights under their full names, so that a run can be resumed from anywhere; ~ is home."""
     full = {"run.out": str(Path(config.run.out).expanduser())} if config.run.out else {}
-    if config.data.root != "lookalike":
+    if config.data.root != "lookalike" and not is_url(config.data.root):
         full["data.root"] = str(Path(config.data.root).expanduser().absolute())
     if Path(config.encoder.weights).expanduser().is_file():
         full["encoder.weights"] = str(Path(config.encoder.weights).expanduser().absolute())
@@ -164,7 +166,7 @@ def continued(out: Path) -> tuple[Config, str]:
 def _check_same(config: Config, before: Config) -> None:
     """Resuming with other settings would be neither the old run nor a new one."""
     for name, (new, old) in differences(named(config), named(before)).items():
-        if name not in FREE:
+        if name not in FREE and not (name == "run.accumulate" and config.run.fit == "auto"):
             raise UserError(
                 f"{name} is {new}, in the run in {config.run.out} it was {old}; use wingbar resume, or another --out"
             )

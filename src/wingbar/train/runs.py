@@ -20,6 +20,7 @@ from wingbar.models.norms import normalise_together
 from wingbar.terminal import note
 from wingbar.train.course import follow, notes, run_stages
 from wingbar.train.distributed import Ranks, joined
+from wingbar.train.fitting import describe_choice, fitted, settled
 from wingbar.train.images import count, find_source, open_saliency, open_source
 from wingbar.train.machine import choose_device, release_parts, say_precision
 from wingbar.train.progress import working
@@ -85,20 +86,23 @@ def _run(
     """The run in its folder, which nobody else writes to."""
     device, waiting = choose_device(config.run.device), partial(working, quiet=quiet)
     say_precision(config, notes(quiet=quiet))
+    config, open_choice = settled(config, ranks)
     with waiting("finding images"):
         source = store or find_source(config)
         images = count(source)
         check_batch(config.data.batch, parts=config.run.accumulate, images=images, ranks=ranks.count)
         test = find_test(config, source)
     with waiting(f"building {config.encoder.name}"):
-        method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
-        begun = copy.deepcopy(method.encoder)
-        if ranks.count > 1 and not ranks.local:
-            normalise_together(method)
+        method, begun = _built(config, ranks, images=images)
     store = source if isinstance(source, Store) else open_source(config, source, quiet=quiet)
     if ranks.leads:
         check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
+    if open_choice:
+        with waiting("trying what fits"):
+            config = _fitted(config, ranks, method, store)
+        notes(quiet=quiet)(describe_choice(config, device))
+        method, begun = _built(config, ranks, images=images)
     with waiting("preparing the first step"):
         stages = [ranks.share(stage) for stage in build_stages(config, method, store, device)]
     tested = None if test is None else open_source(config, test, quiet=quiet)
@@ -117,6 +121,21 @@ def _run(
     if not quiet and config.encoder.weights != "random" and (said := last_look(config, begun, result.encoder, store)):
         note(said)
     return result
+
+
+def _built(config: Config, ranks: Ranks, *, images: int) -> tuple[Method, Encodes]:
+    """The method on the CPU, and its encoder as it begins."""
+    method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
+    begun = copy.deepcopy(method.encoder)
+    if ranks.count > 1 and not ranks.local:
+        normalise_together(method)
+    return method, begun
+
+
+def _fitted(config: Config, ranks: Ranks, method: Method, store: Store) -> Config:
+    """What fits beside the images; all that was tried with is gone afterwards."""
+    device = choose_device(config.run.device)
+    return fitted(config, ranks.share(build_stages(config, method, store, device)[-1]), ranks)
 
 
 def _result(config: Config, method: Method, begun: Encodes) -> Result:

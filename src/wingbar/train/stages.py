@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,8 +19,9 @@ from wingbar.data.batches import Batches, Sight, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.models.encoder import check_size, layers_of, patch_embedding
+from wingbar.models.encoder import Encoder, check_size, layers_of, patch_embedding
 from wingbar.models.lora import add_lora
+from wingbar.models.recompute import blocks_of, recomputing
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
 from wingbar.train.images import open_saliency
@@ -58,6 +60,8 @@ def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     frozen = config.encoder.batchnorm == "frozen"
     encoder = encoder_with_weights(config.encoder.name, config.encoder.weights, freeze_statistics=frozen)
     check_size(encoder, config.data.size)
+    if config.run.recompute:
+        encoder.sparing = _recomputing(encoder)
     if config.encoder.last is not None:
         encoder.train_last(config.encoder.last)
     if config.encoder.lora is not None:
@@ -77,6 +81,12 @@ def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     for part in config.parts:
         built = part.entry.around(built, part.settings, context)
     return built
+
+
+def _recomputing(encoder: Encoder) -> Callable[[Encoder], AbstractContextManager[None]]:
+    if not blocks_of(encoder.trunk):
+        raise UserError(f"{encoder.name} has no blocks that could be computed again; leave run.recompute out")
+    return recomputing
 
 
 class Stage(NamedTuple):

@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from wingbar.data.parallel import cores
 from wingbar.terminal import aside
 
 __all__ = ["start"]
@@ -28,7 +29,7 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     logging.disable(logging.ERROR)  # what fails is said once, by a rank
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", "1"))
     here = devices // nodes
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // here)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // here)))
     settings = LaunchConfig(
         min_nodes=nodes,
         max_nodes=nodes,

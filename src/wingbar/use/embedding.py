@@ -14,9 +14,7 @@ from jaxtyping import Float
 
 from wingbar.config.sections import DataSettings
 from wingbar.data.contents import UNREADABLE
-from wingbar.data.decoding import Picture, prepare_pillow
 from wingbar.data.locks import Holder, alone
-from wingbar.data.parallel import cores, in_order
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted
 from wingbar.files import remove_partial
@@ -26,8 +24,7 @@ from wingbar.use.embeddings import DTYPES, Embeddings, IndexAbout
 from wingbar.use.formats import is_there, open_embeddings
 from wingbar.use.loaded import Loaded, open_maker
 from wingbar.use.options import Embed, place_of
-from wingbar.use.parts import PartShelf
-from wingbar.use.rows import EmbedOutcome, bring_up_to_date, merged
+from wingbar.use.rows import EmbedOutcome, PartShelf, bring_up_to_date, merged
 from wingbar.use.sources import ToEmbed, find_source
 
 __all__ = ["make_embeddings"]
@@ -124,22 +121,15 @@ def _embed(
     *,
     progress: Callable[[int], None],
 ) -> None:
-    """Batch after batch; the next one is decoded meanwhile."""
-    prepare_pillow()
-    window = -(-2 * asked.batch // (asked.workers or cores()))
-    pictures = in_order(lambda place: source.decode[place](), places, workers=asked.workers, window=window)
+    """Batch after batch, kept before much of it could be lost."""
     hashes, vectors, broken, saved = list[str](), list[np.ndarray](), dict[str, str](), time.monotonic()
-    for start in range(0, len(places), asked.batch):
-        some = places[start : start + asked.batch]
-        found = {source.rows[place].content: next(pictures) for place in some}
-        readable = {content: picture for content, picture in found.items() if isinstance(picture, Picture)}
-        broken |= {content: one.reason for content, one in found.items() if not isinstance(one, Picture)}
-        if readable:
-            hashes += readable
-            vectors.append(_checked(loaded.vectors(list(readable.values())), asked.what, shelf.kind))
-        progress(start + len(some))
-        if time.monotonic() - saved > PATIENCE or start + asked.batch >= len(places):
-            shelf.add(hashes, np.concatenate([np.empty((0, loaded.dim), np.float32), *vectors]), broken)
+    for some in loaded.batches(source.decode, places, batch=asked.batch, workers=asked.workers):
+        hashes += [source.rows[place].content for place in some.rows]
+        vectors.append(_checked(some.vectors, asked.what, shelf.kind))
+        broken |= {source.rows[place].content: reason for place, reason in some.broken.items()}
+        progress(some.done)
+        if time.monotonic() - saved > PATIENCE or some.done == len(places):
+            shelf.add(hashes, np.concatenate(vectors), broken)
             hashes, vectors, broken, saved = [], [], {}, time.monotonic()
 
 
@@ -147,7 +137,7 @@ def _checked(vectors: Float[np.ndarray, "n dim"], what: str, kind: np.dtype[Any]
     """The same vectors, if they are numbers, and such as the file can hold."""
     if not np.isfinite(vectors).all():
         raise UserError(f"{what} makes vectors with NaN or infinity; go back to weights from before it diverged")
-    if np.abs(vectors).max() > np.finfo(kind).max:
+    if np.abs(vectors).max(initial=0) > np.finfo(kind).max:
         raise UserError(f"{what} makes numbers up to {np.abs(vectors).max():.0f}, too large for fp16; say --dtype fp32")
     return vectors
 
@@ -158,9 +148,10 @@ def _check_readable(source: ToEmbed, reasons: Mapping[str, str]) -> list[str]:
     broken = [
         f"{row.path}: {reason}" for row in source.rows if (reason := (gone | {**reasons}).get(row.content)) is not None
     ]
-    if len(broken) > DataSettings().most_broken * len(source.rows):
+    bad, whole = len(broken) + source.lost, len(source.rows) + source.lost
+    if bad > DataSettings().most_broken * whole:
+        first = broken[0] if broken else "those of an archive"
         raise UserError(
-            f"{len(broken):,} of {len(source.rows):,} files are unreadable, first {broken[0]}; mend or remove them, "
-            "what was computed is kept"
+            f"{bad:,} of {whole:,} files are unreadable, first {first}; mend or remove them, what was computed is kept"
         )
     return broken

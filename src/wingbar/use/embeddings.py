@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Shaped
 
 from wingbar.errors import UserError, on_one_line
-from wingbar.use.exact import Vectors
+from wingbar.use.exact import Nearest, Vectors
 
-__all__ = ["DTYPES", "Embeddings", "Extras", "IndexAbout", "IndexRow", "Maker", "from_text", "to_text"]
+__all__ = ["DTYPES", "Embeddings", "Extras", "Hit", "IndexAbout", "IndexRow", "Maker", "from_text", "hits", "to_text"]
 
 FORMAT = 1
 DTYPES: dict[str, np.dtype[Any]] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
@@ -93,3 +93,27 @@ def from_text(text: str | bytes, file: object) -> IndexAbout:
         return about
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} is no embeddings file that this version reads ({on_one_line(error)})") from error
+
+
+# --- what a search has found, with names -----------------------------------------------------------------------------
+
+
+class Hit(NamedTuple):
+    """An image of an embeddings file."""
+
+    row: int
+    path: str
+    label: str  # its class; empty: nobody knows it
+    cosine: float
+
+
+def hits(file: Embeddings, found: Nearest) -> list[list[Hit]]:
+    """Rows as images, for each query."""
+    return [
+        [
+            Hit(row, file.rows[row].path, file.rows[row].label, cosine)
+            for row, cosine in zip(rows, cosines, strict=True)
+            if row >= 0
+        ]
+        for rows, cosines in zip(found.rows.tolist(), found.cosines.tolist(), strict=True)
+    ]

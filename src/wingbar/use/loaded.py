@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wingbar.config.sections import DataSettings
 from wingbar.data.decoding import Picture, Unreadable, decode_file, decode_image, prepare_pillow
-from wingbar.data.parallel import in_order
+from wingbar.data.parallel import cores, in_order
 from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
@@ -25,17 +25,25 @@ from wingbar.models.embedder import Embedder
 from wingbar.models.encoder import check_size
 from wingbar.train.machine import choose_device
 from wingbar.use.classify.head import ClassHead, Named, read_head
-from wingbar.use.embeddings import Maker
+from wingbar.use.embeddings import Hit, Maker, hits
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
-from wingbar.use.hits import Hit, hits
+from wingbar.use.sources import Decode
 
-__all__ = ["Loaded", "Pictured", "load", "maker_of", "open_candidate", "open_maker"]
+__all__ = ["EmbeddedBatch", "Loaded", "Pictured", "load", "maker_of", "open_candidate", "open_maker"]
 
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
 Pictured: TypeAlias = str | Path | Image.Image | Tensor  # (3, h, w), or several of a size
-Task = Callable[[], Picture | Unreadable]
 SHARPER = 256 / 224  # the centre is cut from this much: large images are decoded to no less
+
+
+class EmbeddedBatch(NamedTuple):
+    """Of some images, by their rows: those that can be read, their vectors, and why others cannot."""
+
+    rows: list[int]
+    vectors: Float[np.ndarray, "m dim"]
+    broken: dict[int, str]
+    done: int  # images so far
 
 
 class Loaded:
@@ -53,17 +61,25 @@ class Loaded:
     def embed(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> Float[Tensor, "count dim"]:
         """The vectors of image files, folders of them, Pillow's images, or tensors (bytes, or floats from 0 to 1)."""
         given = [images] if isinstance(images, str | Path | Image.Image | Tensor) else images
+        found = [np.empty((0, self.dim), dtype=np.float32)]
         tasks = [task for one in given for task in self._tasks(one)]
+        for some in self.batches(lambda row: tasks[row](), range(len(tasks)), batch=batch):
+            if some.broken:
+                raise UserError(f"this is no readable image: {next(iter(some.broken.values()))}")
+            found.append(some.vectors)
+        return torch.from_numpy(np.concatenate(found))
+
+    def batches(self, decode: Decode, rows: Sequence[int], *, batch: int, workers: int = 0) -> Iterator[EmbeddedBatch]:
+        """These rows of a source, batch after batch; the next one is decoded meanwhile."""
         prepare_pillow()
-        found, waiting = [np.empty((0, self.dim), dtype=np.float32)], list[Picture]()
-        for picture in in_order(lambda task: task(), tasks, window=batch):
-            if isinstance(picture, Unreadable):
-                raise UserError(f"this is no readable image: {picture.reason}")
-            waiting.append(picture)
-            if len(waiting) == batch:
-                found.append(self.vectors(waiting))
-                waiting = []
-        return torch.from_numpy(np.concatenate([*found, *([self.vectors(waiting)] if waiting else [])]))
+        window = -(-2 * batch // (workers or cores()))
+        pictures = in_order(decode, rows, workers=workers, window=window)
+        for start in range(0, len(rows), batch):
+            found = {row: next(pictures) for row in rows[start : start + batch]}
+            good = {row: one for row, one in found.items() if isinstance(one, Picture)}
+            broken = {row: one.reason for row, one in found.items() if isinstance(one, Unreadable)}
+            vectors = self.vectors([*good.values()]) if good else np.empty((0, self.dim), dtype=np.float32)
+            yield EmbeddedBatch([*good], vectors, broken, start + len(found))
 
     def classify(self, images: Pictured | Sequence[Pictured], *, batch: int = 32) -> list[Named]:
         """For each image its class or `none of these`, the probability, and how near it is to the labelled ones."""
@@ -100,7 +116,7 @@ class Loaded:
         aspect = torch.tensor([picture.aspect for picture in pictures], device=self.device)
         return self.prepare(images, aspect).contiguous(memory_format=torch.channels_last)
 
-    def _tasks(self, image: Pictured) -> Iterator[Task]:
+    def _tasks(self, image: Pictured) -> Iterator[Callable[[], Picture | Unreadable]]:
         """What decodes each of the images that this stands for."""
         side = self.maker.stored
         if isinstance(image, Image.Image):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,10 @@ from wingbar.data.census import Exam, examine
 from wingbar.data.contents import digest
 from wingbar.data.duplicates import BITS, SIDE, mirror, perceptual_hash
 from wingbar.data.guess import guess, read_splits
+from wingbar.data.listing import Broken
 from wingbar.data.parallel import in_order
-from wingbar.data.store import Broken, decode, open_rgb
+from wingbar.data.shards import address
+from wingbar.data.store import decode, open_rgb
 from wingbar.data.views import centre
 from wingbar.data.walking import find_images
 from wingbar.errors import UserError
@@ -40,7 +41,7 @@ GREY = (0.299, 0.587, 0.114)
 def target_files(path: str, *, name: str | None = None) -> tuple[list[Path], list[Path]]:
     """The training images of a data set, and the others of it, which are not to be found in an open set either."""
     splits = read_splits(name or guess(path), path)
-    files = {split: [Path(os.path.abspath(file)) for file in listing.paths] for split, listing in splits.items()}
+    files = {split: [Path(address(file)) for file in listing.paths] for split, listing in splits.items()}
     if not files["train"]:
         raise UserError(f"{path} has no image files, its pictures lie in other files; give a folder of images")
     return files["train"], [file for split, found in files.items() if split != "train" for file in found]
@@ -49,7 +50,7 @@ def target_files(path: str, *, name: str | None = None) -> tuple[list[Path], lis
 def open_files(path: str) -> list[Path]:
     """Every image below a folder, or of a CSV file."""
     if Path(path).expanduser().is_dir():
-        return [Path(os.path.abspath(file)) for file in find_images(path)]
+        return [Path(address(file)) for file in find_images(path)]
     return [file for part in target_files(path) for file in part]
 
 

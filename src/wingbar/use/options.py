@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,22 @@ import tyro
 
 from wingbar.config.limits import LIMITS, check_device
 from wingbar.config.words import OUT
+from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.files import check_place
 
-__all__ = ["ENDINGS", "Embed", "Search", "check_embed", "check_ending", "check_search", "place_of"]
+__all__ = [
+    "ENDINGS",
+    "Embed",
+    "Search",
+    "check_embed",
+    "check_ending",
+    "check_folder",
+    "check_handling",
+    "check_search",
+    "place_of",
+]
 
 ENDINGS = (".parquet", ".npz", ".map")
 
@@ -27,7 +39,7 @@ class Embed:
     what: Annotated[str, tyro.conf.Positional]
     """Run (folder), embedder (folder), weights file, or name of a model with --encoder.weights."""
     images: Annotated[str, tyro.conf.Positional]
-    """Folder of images, CSV file with a column `path`, unpacked data set, or `lookalike`."""
+    """Folder of images, tar shards, CSV file with a column `path`, unpacked data set, or `lookalike`."""
     out: Annotated[Path | None, OUT] = None
     """File to write: .parquet (needs pyarrow), .npz, or .map, a folder with a memory map; IMAGES.parquet if not given.
     """
@@ -101,18 +113,31 @@ def check_embed(asked: Embed) -> Wanted:
     check_place(place_of(asked).absolute().parent, remedy="give --out another place")
     if place_of(asked).suffix != ".map" and place_of(asked).is_dir():
         raise UserError(f"{place_of(asked)} is a folder; give --out another name")
-    if asked.images != "lookalike" and not Path(asked.images).expanduser().exists():
-        raise UserError(f"{asked.images} does not exist; give a folder of images, a CSV file, or `lookalike`")
-    if asked.batch < 1:
-        raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
+    check_handling(images=asked.images, size=asked.size, batch=asked.batch, workers=asked.workers)
     if asked.neighbours is not None and asked.neighbours < 1:
         raise UserError(f"neighbours is {asked.neighbours}; give at least 1, or leave it out")
-    if asked.workers < 0:
-        raise UserError(f"workers is {asked.workers}; choose 1 or more, or 0 for one per core")
-    smallest, largest = LIMITS["data.size"]
-    if asked.size is not None and not smallest <= asked.size <= largest:
-        raise UserError(f"data.size is {asked.size}; it must be at least {smallest} and at most {largest}")
     return find_wanted(asked.what, weights=asked.weights)
+
+
+def check_handling(*, images: str = "", size: int | None = None, batch: int = 1, workers: int = 0) -> None:
+    """Refuse what no command does with images."""
+    if images not in ("", "lookalike") and not is_there(images):
+        raise UserError(f"{images} does not exist; give a folder of images, a CSV file, or `lookalike`")
+    smallest, largest = LIMITS["data.size"]
+    if size is not None and not smallest <= size <= largest:
+        raise UserError(f"data.size is {size}; it must be at least {smallest} and at most {largest}")
+    if batch < 1:
+        raise UserError(f"batch {batch} embeds nothing; give at least 1")
+    if workers < 0:
+        raise UserError(f"data.workers is {workers}; choose 1 or more, or 0 for one per core")
+
+
+def check_folder(out: Path, ours: Set[str], whose: str) -> None:
+    """Refuse a folder that cannot be written to, or that holds what is not ours to replace."""
+    check_place(out, remedy="give --out another folder")
+    others = sorted({path.name for path in out.iterdir()} - ours) if out.exists() else []
+    if others:
+        raise UserError(f"{out} holds {others[0]}, which no {whose} has; give --out a folder of its own")
 
 
 def place_of(asked: Embed) -> Path:

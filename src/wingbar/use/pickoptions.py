@@ -14,6 +14,7 @@ from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.options import check_encoder
 from wingbar.files import check_place
+from wingbar.use.options import check_handling
 
 __all__ = ["Pick", "check_pick", "stem_of"]
 
@@ -57,16 +58,13 @@ def check_pick(asked: Pick) -> None:
     """Refuse what makes no sense, before anything is looked at."""
     check_encoder(asked.encoder, asked.weights)
     check_device(asked.device)
-    for name in ("k", "budget", "batch"):
+    for name in ("k", "budget"):
         if (value := getattr(asked, name)) is not None and value < 1:
             raise UserError(f"{name} is {value}; it must be at least 1")
     if not 0 <= asked.stop <= 1:
         raise UserError(f"stop is {asked.stop}; it lies between 0, never, and 1; SimCore has 0.95")
-    if asked.workers < 0:
-        raise UserError(f"data.workers is {asked.workers}; choose 1 or more, or 0 for one per core")
     for path in (asked.target, asked.open):
-        if not Path(path).expanduser().exists():
-            raise UserError(f"{path} does not exist; give a folder of images or a CSV file")
+        check_handling(images=path, batch=asked.batch, workers=asked.workers)
     _check_out(asked)
 
 

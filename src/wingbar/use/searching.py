@@ -15,10 +15,9 @@ from wingbar.evaluate.wanted import find_wanted
 from wingbar.terminal import note
 from wingbar.train.progress import Bar, working
 from wingbar.use.approximate import approximate
-from wingbar.use.embeddings import Embeddings
+from wingbar.use.embeddings import Embeddings, Hit, hits
 from wingbar.use.exact import Nearest, nearest, pairs_above
 from wingbar.use.formats import open_embeddings
-from wingbar.use.hits import Hit, hits
 from wingbar.use.options import Search
 
 __all__ = ["Answer", "find"]

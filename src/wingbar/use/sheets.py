@@ -11,11 +11,12 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from wingbar.data.store import Broken, open_rgb
+from wingbar.data.listing import Broken
+from wingbar.data.store import open_rgb
 from wingbar.show.figures.cells import TextCell, draw_cells
 from wingbar.show.figures.style import LIGHT, save
 from wingbar.show.neighbours import class_title
-from wingbar.use.hits import Hit
+from wingbar.use.embeddings import Hit
 from wingbar.use.searching import Answer
 
 __all__ = ["ROWS", "draw_answers", "in_square", "picture"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,28 +12,31 @@ from wingbar.data.contents import content_hashes, digest
 from wingbar.data.decoding import Picture, Unreadable, decode_file
 from wingbar.data.entry import HASHES, cache_root
 from wingbar.data.guess import guess, read_splits
-from wingbar.data.listing import Listing
+from wingbar.data.listing import Listing, PathsBelow
+from wingbar.data.shards import address, find_shards
 from wingbar.data.walking import find_images
 from wingbar.use.embeddings import IndexRow
 
 __all__ = ["Decode", "ToEmbed", "find_source", "written"]
 
-Decode = Callable[[], Picture | Unreadable]
+Decode = Callable[[int], Picture | Unreadable]  # of a row
 
 
 class ToEmbed(NamedTuple):
-    """Images and, for each, what makes a picture of it; row i is the same image in both."""
+    """Images, and what makes a picture of each."""
 
     rows: list[IndexRow]
-    decode: list[Decode]
+    decode: Decode
     files: Sequence[Path] = ()  # none where a set holds pixels
+    lost: int = 0  # images of archives that cannot be read, about
 
 
 def find_source(images: str, *, name: str | None, side: int, workers: int, report: Reporter) -> ToEmbed:
     """All images of all splits, in the order of their paths; their contents are hashed, nothing is decoded."""
     found = name or guess(images)
     splits = read_splits(found, images)
-    own = found in ("folder", "flat")  # their notes are about splits, and here every image counts
+    # notes of these are about splits, and here every image counts
+    own = found in ("folder", "flat") and not find_shards(images)
     for note in dict.fromkeys(note for listing in splits.values() for note in listing.notes if not own):
         report.say(note)
     if any(listing.pixels is not None for listing in splits.values()):
@@ -42,21 +44,22 @@ def find_source(images: str, *, name: str | None, side: int, workers: int, repor
     labels = {path: label for listing in splits.values() for path, label in _labels(listing).items()}
     if own:
         for path in find_images(images):
-            labels.setdefault(os.path.abspath(path), "")  # of folders that belong to no split
-    paths = [Path(path) for path in sorted(labels)]
+            labels.setdefault(address(path), "")  # of folders that belong to no split
+    paths = PathsBelow(Path(), sorted(labels))
     hashes = content_hashes(
         paths, cache_root() / HASHES, workers=workers, watch=lambda count: report.bar("hashing files", count)
     )
     rows = [
-        IndexRow(written(path), labels[str(path)], content.hex()) for path, content in zip(paths, hashes, strict=True)
+        IndexRow(written(path), labels[path], content.hex()) for path, content in zip(paths.names, hashes, strict=True)
     ]
-    return ToEmbed(rows, [partial(decode_file, path, side=side) for path in paths], paths)
+    lost = sum(bad.images for listing in splits.values() for bad in listing.lost)
+    return ToEmbed(rows, lambda row: decode_file(paths[row], side=side), paths, lost)
 
 
 def _labels(listing: Listing) -> dict[str, str]:
     """Full path of each image → its class."""
     names = _classes(listing)
-    return {os.path.abspath(path): label for path, label in zip(listing.paths, names, strict=True)}
+    return {address(path): label for path, label in zip(listing.paths, names, strict=True)}
 
 
 def _classes(listing: Listing) -> list[str]:
@@ -67,13 +70,13 @@ def _classes(listing: Listing) -> list[str]:
 
 def _of_pixels(splits: Mapping[str, Listing]) -> ToEmbed:
     """Of a set that has no image files."""
-    rows, decode = list[IndexRow](), list[Decode]()
+    rows, pictures = list[IndexRow](), list[Picture]()
     for listing in splits.values():
         assert listing.pixels is not None
         for name, label, pixels in zip(listing.names, _classes(listing), listing.pixels.numpy(), strict=True):
             rows.append(IndexRow(f"{listing.root.name}/{name}", label, digest(pixels.tobytes()).hex()))
-            decode.append(partial(Picture, pixels, 1.0))
-    return ToEmbed(rows, decode)
+            pictures.append(Picture(pixels, 1.0))
+    return ToEmbed(rows, pictures.__getitem__)
 
 
 def written(path: str | Path) -> str:

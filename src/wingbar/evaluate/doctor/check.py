@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from wingbar.data.census import Exam, examine_all, picture
 from wingbar.data.guess import guess, read_splits
-from wingbar.data.listing import Listing
-from wingbar.data.store import Broken, decode
+from wingbar.data.listing import Broken, Listing
+from wingbar.data.store import decode
 from wingbar.data.views import plain
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import Alike, prove
@@ -194,7 +194,7 @@ def contact_sheet(pairs: Sequence[ImagePair], listings: Mapping[str, Listing]) -
             row, column = divmod(number, COLUMNS)
             left, top = MARGIN + column * wide, MARGIN + row * high
             ink = INKS[RELATIONS.index(pair.relation)]
-            paper.bar(left, top, 0.035, 0.13, ink=ink)
+            paper.rectangle(left, top, 0.035, 0.13, facecolor=ink, linewidth=0)
             paper.words(_title(pair), left + 0.08, top + 0.065, ink=ink, fit=2 * WIDTH + GAP - 0.08)
             _mount(paper, pair.first, listings[pair.first.split], left, top + HEAD)
             _mount(paper, pair.second, listings[pair.second.split], left + WIDTH + GAP, top + HEAD)

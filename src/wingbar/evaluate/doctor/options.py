@@ -12,6 +12,7 @@ import tyro
 from wingbar.config.limits import check_device
 from wingbar.config.sections import FILE_ENDINGS
 from wingbar.config.words import OUT
+from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 from wingbar.files import check_place
 
@@ -50,7 +51,7 @@ def check_asked(asked: Check, out: Path) -> None:
     check_numbers(near=asked.near, cosine=asked.cosine, workers=asked.workers)
     check_encoder(asked.encoder, asked.weights)
     check_device(asked.device)
-    if not asked.name and asked.path != "lookalike" and not Path(asked.path).expanduser().exists():
+    if not asked.name and asked.path != "lookalike" and not is_there(asked.path):
         raise UserError(f"{asked.path} does not exist; give a folder of images, a CSV file, or `lookalike`")
     check_folder(out, asked.path)
 

@@ -32,8 +32,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from wingbar.data.census import Exam, Triple, channels
-from wingbar.data.listing import Listing
-from wingbar.data.store import Broken
+from wingbar.data.listing import Broken, Listing
 from wingbar.train.provenance import installed
 
 __all__ = [

@@ -60,6 +60,12 @@ class Step:
     """Steps before them; the first compiles."""
     cases: tuple[str, ...] = tuple(CASES)
     """Which to time."""
+    memory: bool = False
+    """In place of that: what a step of every method takes of a GPU at these batches."""
+    batches: tuple[int, ...] = (32, 64, 128, 256)
+    """Of --memory."""
+    distributed: bool = False
+    """In place of that: what ranks cost, MoCo v2 by one process, by one that speaks to itself, and by two."""
     out: Annotated[str, OUT] = ""
     """Folder for step.json and step.svg; without it the table is all."""
     device: str = "auto"
@@ -105,6 +111,8 @@ def check(asked: Step | BenchData | Train) -> None:
     check_device(asked.device)
     for name in asked.cases if isinstance(asked, Step) else ():
         known("case", name, CASES)
+    if isinstance(asked, Step) and asked.memory and asked.distributed:
+        raise UserError("--memory and --distributed are two tables; ask for one after the other")
     for name in asked.recipes if isinstance(asked, Train) else ():
         recipe_named(name)
     if asked.out and Path(asked.out).exists() and not Path(asked.out).is_dir():
@@ -129,13 +137,24 @@ def bench(arguments: Sequence[str]) -> None:
 def _measure(name: str, chosen: Step | BenchData | Train) -> None:
     """Measure, show the table, and keep it where that was asked for."""
     from wingbar.reproduce.bench.data import bench_data
+    from wingbar.reproduce.bench.devices import bench_distributed
+    from wingbar.reproduce.bench.memory import bench_memory
     from wingbar.reproduce.bench.step import bench_step, bench_train
     from wingbar.reproduce.bench.table import BenchRow, table, write_results
 
-    benches: dict[str, Callable[..., list[BenchRow]]] = {"step": bench_step, "data": bench_data, "train": bench_train}
-    console = Terminal(stderr=True)
-    rows = benches[name](chosen, tell=lambda title: console.print(f"measuring: {title}"))
+    benches: dict[str, tuple[Callable[..., list[BenchRow]], str]] = {
+        "step": (bench_step, "images/s"),
+        "memory": (bench_memory, "GB"),
+        "distributed": (bench_distributed, "ms"),
+        "data": (bench_data, "images/s"),
+        "train": (bench_train, "images/s"),
+    }
+    if isinstance(chosen, Step):
+        name = "memory" if chosen.memory else "distributed" if chosen.distributed else name
+    console, (work, drawn) = Terminal(stderr=True), benches[name]
+    rows = work(chosen, tell=lambda title: console.print(f"measuring: {title}"))
     Terminal().print(table(f"wingbar bench {name}", rows))
     if chosen.out:
         options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}
-        write_results(Path(chosen.out), name, options, rows, drawn="images/s")
+        column = next((one for one in rows[0].values if one.startswith(drawn)), drawn)
+        write_results(Path(chosen.out), name, options, rows, drawn=column)

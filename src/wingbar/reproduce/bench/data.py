@@ -62,7 +62,7 @@ def bench_data(options: BenchData, *, tell: Callable[[str], None] = lambda title
 
 
 @contextmanager
-def _files(options: BenchData) -> Iterator[list[Path]]:
+def _files(options: BenchData) -> Iterator[Sequence[Path]]:
     """Image files to read; the embedded data set has none, so they are made."""
     data, source = options.data, find_source(Config(data=options.data))
     if isinstance(source, Listing):

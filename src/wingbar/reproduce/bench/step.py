@@ -31,7 +31,7 @@ from wingbar.train.runs import run
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
-__all__ = ["Timing", "bench_step", "bench_train", "memory_given_back", "time_repeats", "time_step"]
+__all__ = ["Timing", "bench_step", "bench_train", "memory_given_back", "stepper", "time_repeats", "time_step"]
 
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
@@ -61,10 +61,10 @@ def time_step(config: Config, *, repeats: int, warmup: int, listing: bool = Fals
     """A step on one batch of random images, ours or the listing's; nothing else is on the device meanwhile."""
     device = choose_device(config.run.device)
     with memory_given_back():
-        return time_repeats(_stepper(config, listing=listing), repeats=repeats, warmup=warmup, device=device)
+        return time_repeats(stepper(config, listing=listing), repeats=repeats, warmup=warmup, device=device)
 
 
-def _stepper(config: Config, *, listing: bool) -> Callable[[int], None]:
+def stepper(config: Config, *, listing: bool = False) -> Callable[[int], None]:
     """A function that makes one step of training on the same random batch."""
     device = choose_device(config.run.device)
     method = build_method(config)

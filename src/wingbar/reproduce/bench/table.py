@@ -17,7 +17,8 @@ from wingbar.train.provenance import surroundings
 
 __all__ = ["BenchRow", "bars", "table", "write_results"]
 
-DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1}  # behind the point, by the beginning of a column's name
+# Behind the point, by the beginning of a column's name.
+DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1, "loss": 12}
 
 
 class BenchRow(NamedTuple):

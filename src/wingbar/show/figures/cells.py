@@ -176,7 +176,7 @@ def laid_over(image: UInt8[Tensor, "3 h w"], cam: Float[Tensor, "h w"]) -> Float
 
 def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", note: str = "") -> Figure:
     """A row per image: itself, then the map of every encoder; the outline is where attention should be."""
-    rows = [[_plain(attended, row), *_maps(attended, row)] for row in range(len(attended.names))]
+    rows = [_attended_row(attended, row) for row in range(len(attended.names))]
     told = f"{note} Grad-CAM of {KINDS[attended.kind]}; each map is scaled to its own highest place."
     if attended.area is not None:
         told += " Under it, how much of its energy lies inside the outline; chance is the outline's area."
@@ -186,20 +186,12 @@ def draw_attended(attended: Attended, style: Style = LIGHT, *, title: str = "", 
     return draw_cells(rows, style, title=title or "Where encoders look", heads=heads, note=told, scale=scale)
 
 
-def _plain(attended: Attended, row: int) -> TextCell:
-    chance = "" if attended.area is None else f"chance {100 * attended.area[row]:.1f} %"
-    return TextCell(attended.image[row], chance or attended.names[row], _inside(attended, row))
-
-
-def _maps(attended: Attended, row: int) -> list[TextCell]:
-    pictures = [laid_over(attended.image[row], cam[row]) for cam in attended.cam]
-    if attended.energy is None or attended.area is None:
-        return [TextCell(picture) for picture in pictures]
-    return [
-        TextCell(picture, f"inside {100 * inside:.1f} %", _inside(attended, row))
-        for picture, inside in zip(pictures, attended.energy[:, row].tolist(), strict=True)
-    ]
-
-
-def _inside(attended: Attended, row: int) -> Float[Tensor, "h w"] | None:
-    return None if attended.outline is None else attended.outline[row]
+def _attended_row(attended: Attended, row: int) -> list[TextCell]:
+    """The image, then the map of every encoder."""
+    image, inside = attended.image[row], None if attended.outline is None else attended.outline[row]
+    below = [attended.names[row]] + [""] * len(attended.encoders)
+    if attended.energy is not None and attended.area is not None:
+        below = [f"chance {100 * attended.area[row]:.1f} %"]
+        below += [f"inside {100 * share:.1f} %" for share in attended.energy[:, row].tolist()]
+    pictures: list[Picture] = [image, *(laid_over(image, cam[row]) for cam in attended.cam)]
+    return [TextCell(picture, words, inside) for picture, words in zip(pictures, below, strict=True)]

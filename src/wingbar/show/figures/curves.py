@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wingbar.errors import UserError
-from wingbar.metrics.intervals import over_repeats
+from wingbar.metrics.intervals import Interval, over_repeats
 from wingbar.metrics.pairs import CRITERIA
 from wingbar.show.figures.contents import Curve, Panel
 from wingbar.show.figures.sheet import chart, put_legend
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Recorded", "draw_curves", "panels"]
+__all__ = ["Recorded", "banded", "draw_curves", "panels"]
 
 WIDE, HIGH = 2.45, 1.75  # inches of a panel
 ALONE = (4.6, 3.0)  # of the only one
@@ -33,7 +33,8 @@ def draw_curves(panels: Sequence[Panel], style: Style = LIGHT, *, title: str = "
     across = min(len(panels), 4 if len(panels) > 6 else 3)
     down = -(-len(panels) // across)
     width, height = ALONE if len(panels) == 1 else (across * WIDE, down * HIGH)
-    columns = _legend_columns(looks, width)
+    longest = max(map(len, looks))
+    columns = max(1, min(len(looks), int(width / (0.5 + 0.065 * longest))))
     legend = LEGEND * -(-len(looks) // columns) + 0.1
     with chart(width, height, style, title=title, note=note, legend=legend) as page:
         axes = page.subplots(down, across, squeeze=False).flatten().tolist()
@@ -43,7 +44,10 @@ def draw_curves(panels: Sequence[Panel], style: Style = LIGHT, *, title: str = "
                 place.set_xlabel(panel.x_label)  # else the panel below says it
         for empty in axes[len(panels) :]:
             empty.set_axis_off()
-        put_legend(page, *_handles(axes), columns=columns, title=title)
+        handles: dict[str, Any] = {}  # each name once, in the order of appearance
+        for handle, label in (pair for place in axes for pair in zip(*place.get_legend_handles_labels(), strict=True)):
+            handles.setdefault(label, handle)
+        put_legend(page, handles, columns=columns, title=title)
     return page
 
 
@@ -61,20 +65,6 @@ def _looks(panels: Sequence[Panel], style: Style) -> dict[str, dict[str, Any]]:
     for number, name in enumerate(name for name, curve in curves.items() if curve.kind == "chance"):
         looks[name] = {"color": style.pale, "linestyle": LEVELS[number % len(LEVELS)], "linewidth": 1.0}
     return looks
-
-
-def _legend_columns(looks: Mapping[str, Any], width: float) -> int:
-    """As many as the longest name lets into a line."""
-    longest = max(len(name) for name in looks)
-    return max(1, min(len(looks), int(width / (0.5 + 0.065 * longest))))
-
-
-def _handles(axes: Sequence[Axes]) -> tuple[list[Any], list[str]]:
-    """Each name once, in the order of appearance."""
-    found: dict[str, Any] = {}
-    for handle, label in (pair for place in axes for pair in zip(*place.get_legend_handles_labels(), strict=True)):
-        found.setdefault(label, handle)
-    return list(found.values()), list(found)
 
 
 def _draw(axes: Axes, panel: Panel, looks: Mapping[str, Mapping[str, Any]]) -> None:
@@ -152,16 +142,10 @@ PROBES = (
 QUALITY = (
     Quantity("psnr", "rebuilt images", "PSNR, dB"),
     Quantity("doctor/rank", "effective rank of features", "directions"),
-    Quantity(
-        "doctor/embedding/std",
-        "spread of embeddings",
-        "std",
-        level="doctor/embedding/healthy_std",
-        level_name="healthy",
-    ),
+    Quantity("doctor/embedding/std", "spread of embeddings", "std", 1, "doctor/embedding/healthy_std", "healthy"),
 )
 DOCTOR = (
-    Quantity("doctor/std", "spread of features", "std", level="doctor/healthy_std", level_name="healthy"),
+    Quantity("doctor/std", "spread of features", "std", 1, "doctor/healthy_std", "healthy"),
     Quantity("doctor/embedding/rank", "effective rank of embeddings", "directions"),
     Quantity("doctor/dead", "dead dimensions", "%", scale=100),
     Quantity("alignment", "alignment", "squared distance"),
@@ -172,9 +156,7 @@ PAIRS = (
     Quantity("twin_change", "change from rebuilt to twin", "RMS, normalised"),
 )
 DECODER = (
-    Quantity(
-        "rebuild", "decoder initialisation: loss", "loss", level="chance/rebuild", level_name="chance", stage="decoder"
-    ),
+    Quantity("rebuild", "decoder initialisation: loss", "loss", level="chance/rebuild", stage="decoder"),
     Quantity("psnr", "decoder initialisation: images", "PSNR, dB", stage="decoder"),
 )
 SPEED = (Quantity("images_per_s", "speed", "images/s"),)
@@ -215,19 +197,17 @@ def _panel(quantity: Quantity, recorded: Sequence[Recorded]) -> Panel:
 def _curves(recorded: Recorded, quantity: Quantity) -> list[Curve]:
     """The run's curve, or the mean over seeds in its band; runs without a common epoch stay apart."""
     tracks = [track for run in recorded.runs if (track := _track(run, quantity.key, quantity))]
-    common = _common(tracks)
+    shared = sorted(set.intersection(*map(set, tracks))) if tracks else []
+    common = list(_thinned(dict.fromkeys(shared, 0.0)))
     if len(tracks) < 2 or not common:
         return [Curve(recorded.name, list(track), list(track.values())) for track in map(_thinned, tracks)]
-    spans = [over_repeats([track[epoch] for track in tracks]) for epoch in common]
-    return [
-        Curve(
-            recorded.name,
-            common,
-            [span.value for span in spans],
-            low=[span.low for span in spans],
-            high=[span.high for span in spans],
-        )
-    ]
+    return [banded(recorded.name, common, [over_repeats([track[epoch] for track in tracks]) for epoch in common])]
+
+
+def banded(name: str, x: Sequence[float], spans: Sequence[Interval], *, scale: float = 1.0) -> Curve:
+    """A curve of intervals, in its band."""
+    y, low, high = ([scale * getattr(span, part) for span in spans] for part in Interval._fields)
+    return Curve(name, list(x), y, low, high)
 
 
 def _level(recorded: Recorded, quantity: Quantity) -> Curve:
@@ -242,12 +222,6 @@ def _track(run: Iterable[Line], key: str, quantity: Quantity) -> Track:
         for line in run
         if line["stage"] == quantity.stage and {"epoch", key} <= line.keys()
     }
-
-
-def _common(tracks: Sequence[Track]) -> list[float]:
-    """Epochs that all of them know."""
-    shared = set.intersection(*map(set, tracks)) if tracks else set[float]()
-    return list(_thinned(dict.fromkeys(sorted(shared), 0.0)))
 
 
 def _thinned(track: Track) -> Track:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -51,14 +51,7 @@ class Sheet:
     axes: Axes
     style: Style
 
-    def picture(
-        self,
-        image: UInt8[Tensor, "3 h w"] | Float[np.ndarray, "h w 4"],
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-    ) -> None:
+    def picture(self, image: Picture, x: float, y: float, width: float, height: float) -> None:
         """Pixels, stretched into a rectangle."""
         pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) else image
         place = (x, x + width, y + height, y)
@@ -84,20 +77,11 @@ class Sheet:
         colour = ink or self.style.ink
         self.axes.text(x, y, line, size=size, color=colour, ha=align, va="center_baseline", weight=weight)
 
-    def frame(self, x: float, y: float, width: float, height: float, *, ink: str, dashed: bool = False) -> None:
-        """A rectangle around a picture."""
+    def rectangle(self, x: float, y: float, width: float, height: float, **look: Any) -> None:
+        """Around a picture, or full of colour."""
         from matplotlib.patches import Rectangle
 
-        pattern = (0, (2.2, 1.4)) if dashed else "solid"
-        self.axes.add_patch(
-            Rectangle((x, y), width, height, fill=False, edgecolor=ink, linewidth=1.5, linestyle=pattern)
-        )
-
-    def bar(self, x: float, y: float, width: float, height: float, *, ink: str) -> None:
-        """A rectangle full of colour."""
-        from matplotlib.patches import Rectangle
-
-        self.axes.add_patch(Rectangle((x, y), width, height, facecolor=ink, linewidth=0))
+        self.axes.add_patch(Rectangle((x, y), width, height, **look))
 
     def outline(self, inside: Float[Tensor, "h w"], x: float, y: float, width: float, height: float) -> None:
         """The border of a region of a picture, white on black, so that it is seen on any."""
@@ -123,21 +107,15 @@ def sheet(width: float, height: float, style: Style) -> Iterator[tuple[Figure, S
 
 
 def shortened(text: str, length: Callable[[str], float], most: float) -> str:
-    """The text as it is, or with its middle left out, so that it fits.
+    """The text as it is, or with its middle left out, so that it fits: ends of file names tell more than middles.
 
     >>> shortened("Black_Tern_0057.webp", len, 10.0)
     'Black…webp'
     """
     if length(text) <= most:
         return text
-    shorter = (_without_middle(text, kept) for kept in range(len(text) - 1, 0, -1))
+    shorter = (f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}" for kept in range(len(text) - 1, 0, -1))
     return next((cut for cut in shorter if length(cut) <= most), "…")
-
-
-def _without_middle(text: str, kept: int) -> str:
-    """The first and last letters, `kept` of them in all: ends of file names tell more than their middles."""
-    tail = kept // 2
-    return f"{text[: kept - tail]}…{text[len(text) - tail :]}"
 
 
 def wrapped(text: str, width: float, *, size: float = 7.0) -> list[str]:
@@ -196,10 +174,11 @@ def _settle(page: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def put_legend(page: Figure, handles: Sequence[Any], labels: Sequence[str], *, columns: int, title: str) -> None:
+def put_legend(page: Figure, handles: Mapping[str, Any], *, columns: int, title: str) -> None:
     """The legend, right below the title, where `chart` has left room for it."""
     place = MARGIN / 2 / page.get_figwidth(), 1 - (_top(title) - 0.03) / page.get_figheight()
-    page.legend(handles, labels, loc="upper left", bbox_to_anchor=place, ncols=columns).set_in_layout(False)
+    legend = page.legend(list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=place, ncols=columns)
+    legend.set_in_layout(False)
 
 
 def _top(title: str) -> float:

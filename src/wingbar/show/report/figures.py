@@ -72,7 +72,8 @@ def ladder_json(encoder: str, ladder: Ladder) -> dict[str, Any]:
 def attended_json(attended: Attended) -> dict[str, Any]:
     """The image, then every encoder's map over it; small images are enlarged first, for a smooth outline."""
     attended = _enlarged(attended)
-    maps = torch.stack([_overlaid(attended.image, cam) for cam in attended.cam], dim=1)
+    over = [[laid_over(*pair) for pair in zip(attended.image, cam, strict=True)] for cam in attended.cam]
+    maps = torch.stack([_pixels(one) for one in over], dim=1)
     tiles = torch.cat([attended.image[:, None], maps], dim=1)
     if attended.outline is not None:
         tiles = _outlined(tiles, attended.outline)
@@ -113,10 +114,6 @@ def _enlarged(attended: Attended) -> Attended:
     )
 
 
-def _overlaid(image: UInt8[Tensor, "n 3 h w"], cam: Float[Tensor, "n h w"]) -> UInt8[Tensor, "n 3 h w"]:
-    return _pixels([laid_over(*pair) for pair in zip(image, cam, strict=True)])
-
-
 def _pixels(colours: Sequence[Float[np.ndarray, "h w 4"]]) -> UInt8[Tensor, "n 3 h w"]:
     """Colours from 0 to 1 without their opacity, as pixels."""
     shares = torch.from_numpy(np.stack(colours)[..., :3])
@@ -155,13 +152,10 @@ def ranking_json(ranking: Ranking) -> dict[str, Any]:
 
 def _ranking_caption(ranking: Ranking) -> str:
     said = f"{_count(len(ranking.labels), 'query', 'queries')} and the nearest other images by cosine"
-    if any(found.right is None for found in ranking.found):
+    rights = [(found.encoder, found.right) for found in ranking.found]
+    shares = [f"{name} {100 * right.double().mean():.0f} %" for name, right in rights if right is not None]
+    if not shares:
         return f"{said}. Without labels nobody knows which are right."
-    shares = [
-        f"{found.encoder} {100 * found.right.double().mean():.0f} %"
-        for found in ranking.found
-        if found.right is not None
-    ]
     return (
         f"{said}, queries of the most confusable classes first, so this is the hard end of the data. "
         f"Right among those shown: {', '.join(shares)}."

@@ -30,25 +30,33 @@ def gather_figures(visit: Visit, asked: AskedReport) -> Figures:
     """Of the runs, and of everyone where before and after are compared."""
     missing: dict[str, str] = {}
 
-    def try_to(section: str, gather: Callable[[], Found], otherwise: Found) -> Found:
+    def try_to(section: str, gather: Callable[[], Found]) -> Found | None:
         try:
             return gather()
         except UserError as reason:
             missing[section] = f"{str(reason)[:1].upper()}{str(reason)[1:]}."
-            return otherwise
+            return None
 
-    rows, runs = visit.choose(asked.images), visit.named
-    made = try_to("pairs", lambda: _pairs(visit, rows, seed=asked.seed), dict[str, Synthesised]())
+    split, rows = visit.split, visit.choose(asked.images)
+
+    def attended() -> list[Attended]:
+        return [gather_attended(visit.everyone, split, rows)._replace(names=_titles(split, rows))]
+
+    def ranking() -> Ranking:
+        return gather_ranking(visit.everyone, split, choose_queries(visit, 2 * asked.images))
+
+    def spreads() -> dict[str, Spreads]:
+        return {name: spread_of(subject, split) for name, subject in visit.named.items()}
+
+    made = try_to("pairs", lambda: _pairs(visit, rows, seed=asked.seed)) or {}
     return Figures(
         pairs={name: one.pairs for name, one in made.items()},
         ladders={name: [one.noise, *([one.criteria] if one.criteria else [])] for name, one in made.items()},
-        attended=try_to("cam", lambda: [_attended(visit, rows)], list[Attended]()),
-        ranking=try_to("neighbours", lambda: _ranking(visit, asked), None),
-        spreads=try_to(
-            "spread", lambda: {name: spread_of(run, visit.split) for name, run in runs.items()}, dict[str, Spreads]()
-        ),
-        panels=try_to("curves", lambda: _curves(visit), list[Panel]()),
-        flocks=try_to("map", lambda: _flocks(visit, asked), list[Flock]()),
+        attended=try_to("cam", attended) or [],
+        ranking=try_to("neighbours", ranking),
+        spreads=try_to("spread", spreads) or {},
+        panels=try_to("curves", lambda: _curves(visit)) or [],
+        flocks=try_to("map", lambda: _flocks(visit, asked)) or [],
         sampled=_sampled(visit, asked),
         missing=_without_pairs(visit) | missing,
     )
@@ -85,14 +93,6 @@ def _without_pairs(visit: Visit) -> dict[str, str]:
         return {}
     make = "makes" if len(alone) == 1 else "make"
     return {"pairs": f"{' and '.join(alone)} {make} no pairs: the base method alone has no decoder."}
-
-
-def _attended(visit: Visit, rows: Int[Tensor, " n"]) -> Attended:
-    return gather_attended(visit.everyone, visit.split, rows)._replace(names=_titles(visit.split, rows))
-
-
-def _ranking(visit: Visit, asked: AskedReport) -> Ranking | None:
-    return gather_ranking(visit.everyone, visit.split, choose_queries(visit, 2 * asked.images))
 
 
 def _curves(visit: Visit) -> list[Panel]:

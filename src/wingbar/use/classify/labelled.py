@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from wingbar.data.walking import is_image_name
 from wingbar.errors import UserError
 from wingbar.files import plain
 
 __all__ = ["LabelledFile", "read_labels"]
-
-# As wingbar.data.store has them, which needs torch; a test compares the two.
-ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 
 
 class LabelledFile(NamedTuple):
@@ -55,7 +53,7 @@ def _of_folders(root: Path) -> list[LabelledFile]:
     for one in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
         for path in sorted(one.rglob("*")):
             hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-            if path.suffix.lower() in ENDINGS and not hidden:
+            if is_image_name(path.name) and not hidden:
                 found.append(LabelledFile(os.path.abspath(path), one.name))
     return found
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from wingbar.data.contents import content_hashes
+from wingbar.data.decoding import decode_file
+from wingbar.data.entry import HASHES, cache_root
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted
 from wingbar.files import table_text, write_text
@@ -17,13 +21,14 @@ from wingbar.metrics.fewlabels import MEAN, STRENGTHS, FewLabels, fit_few, roote
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.models.embedder import save_folder
 from wingbar.train.images import reporting
-from wingbar.train.progress import working
-from wingbar.use.classify.gathering import Gathered, gather, known_vectors, labelled_source
+from wingbar.train.progress import Bar, working
 from wingbar.use.classify.head import ClassHead, Named, head_of, save_head
 from wingbar.use.classify.labelled import LabelledFile
 from wingbar.use.classify.options import Classify, folder_of
+from wingbar.use.embeddings import Embeddings, IndexRow
+from wingbar.use.formats import open_embeddings
 from wingbar.use.loaded import Loaded, open_maker
-from wingbar.use.sources import find_source
+from wingbar.use.sources import ToEmbed, find_source, written
 
 __all__ = ["Classified", "make_classifier"]
 
@@ -57,9 +62,9 @@ def make_classifier(asked: Classify, wanted: Wanted, labels: Sequence[LabelledFi
     """Embed, fit, name and choose; then write all of it."""
     with working("loading the encoder", quiet=asked.quiet):
         loaded = open_maker(wanted, weights=asked.weights, name=asked.encoder, size=asked.size, device=asked.device)
-    file = known_vectors(asked, loaded)
-    source = labelled_source(labels, side=loaded.maker.stored, workers=asked.workers)
-    learnt = gather(loaded, source, file, asked, title="embedding labelled images")
+    file = _known(asked, loaded)
+    source = _labelled(labels, side=loaded.maker.stored, workers=asked.workers)
+    learnt = _gather(loaded, source, file, asked, title="embedding labelled images")
     classes = tuple(sorted({row.label for row in learnt.rows}))
     target = _target(learnt, classes)
     with working(f"fitting {len(classes):,} classes", quiet=asked.quiet):
@@ -97,7 +102,7 @@ def _target(learnt: Gathered, classes: Sequence[str]) -> Int[Tensor, " n"]:
 def _others(asked: Classify, loaded: Loaded) -> Gathered:
     with reporting(quiet=asked.quiet) as report:
         source = find_source(asked.predict, name=None, side=loaded.maker.stored, workers=asked.workers, report=report)
-    return gather(loaded, source, known_vectors(asked, loaded), asked, title="embedding images to name")
+    return _gather(loaded, source, _known(asked, loaded), asked, title="embedding images to name")
 
 
 def _next(head: ClassHead, learnt: Gathered, others: Gathered, count: int) -> list[str]:
@@ -125,6 +130,59 @@ def _doubts(fitted: FewLabels, learnt: Gathered, target: Int[Tensor, " n"], clas
         )
         for row, other in found
     ]
+
+
+# --- from images to vectors: those that an embeddings file has are taken from it, the others are embedded -------------
+
+
+class Gathered(NamedTuple):
+    """Images that can be read, and their vectors."""
+
+    rows: list[IndexRow]
+    vectors: Float[Tensor, "n dim"]
+    unreadable: list[str]
+
+
+def _labelled(labels: Sequence[LabelledFile], *, side: int, workers: int) -> ToEmbed:
+    """The labelled images; of files with the same content and label only the first, else folds would share it."""
+    paths = [Path(one.path) for one in labels]
+    hashes = content_hashes(paths, cache_root() / HASHES, workers=workers)
+    found = zip(labels, hashes, strict=True)
+    rows = {(content, one.label): IndexRow(one.path, one.label, content.hex()) for one, content in reversed([*found])}
+    kept = sorted(rows.values())
+    said = [row._replace(path=written(row.path)) for row in kept]
+    return ToEmbed(said, lambda row: decode_file(Path(kept[row].path), side=side))
+
+
+def _known(asked: Classify, loaded: Loaded) -> Embeddings | None:
+    """The file that was given, if the same embedder wrote it."""
+    if asked.vectors is None:
+        return None
+    file = open_embeddings(asked.vectors.expanduser())
+    if file.about.maker.fingerprint != loaded.maker.fingerprint:
+        raise UserError(
+            f"{asked.vectors} holds vectors of {file.about.maker.what}, and {asked.what} is another embedder, or sees "
+            "images of another size; leave out --vectors"
+        )
+    return file
+
+
+def _gather(loaded: Loaded, source: ToEmbed, file: Embeddings | None, asked: Classify, *, title: str) -> Gathered:
+    """A vector for every image that can be read."""
+    place = {row.content: number for number, row in enumerate(file.rows)} if file else {}
+    vectors = dict[int, np.ndarray]()
+    for number, row in enumerate(source.rows):
+        if file is not None and row.content in place:
+            vectors[number] = np.asarray(file.vectors[np.array([place[row.content]])], dtype=np.float32)[0]
+    rest, unreadable = [number for number in range(len(source.rows)) if number not in vectors], list[str]()
+    with Bar(title, len(rest), quiet=asked.quiet or not rest) as bar:
+        for some in loaded.batches(source.decode, rest, batch=asked.batch, workers=asked.workers):
+            vectors |= zip(some.rows, some.vectors, strict=True)
+            unreadable += [f"{source.rows[number].path}: {reason}" for number, reason in some.broken.items()]
+            bar.reach(some.done)
+    kept = sorted(vectors)
+    stacked = np.stack([vectors[number] for number in kept]) if kept else np.empty((0, loaded.dim), np.float32)
+    return Gathered([source.rows[number] for number in kept], torch.from_numpy(stacked), unreadable)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from wingbar.config.limits import LIMITS, check_device
+from wingbar.config.limits import check_device
 from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
-from wingbar.files import check_place
 from wingbar.use.classify.labelled import LabelledFile, read_labels
-from wingbar.use.options import check_ending
+from wingbar.use.options import check_ending, check_folder, check_handling
 
 __all__ = ["Classify", "check_classify", "folder_of"]
 
@@ -66,9 +65,11 @@ class Classify:
 def check_classify(asked: Classify) -> tuple[Wanted, list[LabelledFile]]:
     """The encoder and the labels, if everything makes sense that can be known without looking into images."""
     check_device(asked.device)
-    _check_numbers(asked)
-    if asked.predict and asked.predict != "lookalike" and not Path(asked.predict).expanduser().exists():
-        raise UserError(f"{asked.predict} does not exist; give --predict a folder of images or a CSV file")
+    check_handling(images=asked.predict, size=asked.size, batch=asked.batch, workers=asked.workers)
+    if not 0 <= asked.refuse < 1:
+        raise UserError(f"refuse is {asked.refuse}; it is a share of images, from 0 to less than 1, say 0.05")
+    if asked.next < 0:
+        raise UserError(f"next is {asked.next}; give how many images you want to label, or leave it out")
     if asked.next and not asked.predict:
         raise UserError("--next chooses among the images of --predict, which was not given; give it a folder of images")
     if asked.vectors is not None:
@@ -77,31 +78,10 @@ def check_classify(asked: Classify) -> tuple[Wanted, list[LabelledFile]]:
             raise UserError(f"{asked.vectors} does not exist; write it with wingbar embed, or leave out --vectors")
     labels = read_labels(asked.labels)
     wanted = find_wanted(asked.what, weights=asked.weights)
-    _check_folder(folder_of(asked, wanted))
+    check_folder(folder_of(asked, wanted), OURS, "classifier")
     return wanted, labels
 
 
 def folder_of(asked: Classify, wanted: Wanted) -> Path:
     """Where everything is written."""
     return (asked.out or (wanted.folder or Path()) / "classifier").expanduser()
-
-
-def _check_numbers(asked: Classify) -> None:
-    if asked.batch < 1:
-        raise UserError(f"batch {asked.batch} embeds nothing; give at least 1")
-    if asked.workers < 0:
-        raise UserError(f"data.workers is {asked.workers}; choose 1 or more, or 0 for one per core")
-    if asked.next < 0:
-        raise UserError(f"next is {asked.next}; give how many images you want to label, or leave it out")
-    if not 0 <= asked.refuse < 1:
-        raise UserError(f"refuse is {asked.refuse}; it is a share of images, from 0 to less than 1, say 0.05")
-    smallest, largest = LIMITS["data.size"]
-    if asked.size is not None and not smallest <= asked.size <= largest:
-        raise UserError(f"data.size is {asked.size}; it must be at least {smallest} and at most {largest}")
-
-
-def _check_folder(out: Path) -> None:
-    check_place(out, remedy="give --out another folder")
-    others = sorted({path.name for path in out.iterdir()} - OURS) if out.exists() else []
-    if others:
-        raise UserError(f"{out} holds {others[0]}, which no classifier has; give --out a folder of its own")

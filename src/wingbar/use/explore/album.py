@@ -97,7 +97,9 @@ def open_album(asked: Explore, wanted: Wanted, *, side: int) -> Album:
     with reporting(quiet=asked.quiet) as report:
         found = find_source(root, name=name, side=side, workers=asked.workers, report=report)
         if not found.files:
-            pixels = np.stack([one.pixels for task in found.decode if isinstance(one := task(), Picture)])
+            pixels = np.stack(
+                [one.pixels for one in map(found.decode, range(len(found.rows))) if isinstance(one, Picture)]
+            )
             return Album(found.rows, Store(torch.from_numpy(pixels), torch.ones(len(pixels))))
         listing = Listing(Path(), tuple(map(str, found.files)))
         store = load(listing, side=side, cache=cache_root(), workers=asked.workers, report=report)

@@ -20,20 +20,24 @@ from wingbar.data.decoding import Picture, Unreadable, decode_bytes, prepare_pil
 from wingbar.errors import UserError
 from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.wanted import Wanted
+from wingbar.files import table_text
 from wingbar.metrics.pairs import SCALES, Judged, criterion_names
+from wingbar.show.figures.cells import TextCell, draw_cells
+from wingbar.show.figures.style import drawn
 from wingbar.show.neighbours import class_title, likest_classes
 from wingbar.terminal import note, printable
 from wingbar.use.explore.album import Album, as_jpeg, open_album
 from wingbar.use.explore.explored import Explored, explored, seen
 from wingbar.use.explore.options import Explore
-from wingbar.use.explore.selection import sheet, table
 from wingbar.use.explore.twins import Twins, open_twins, why_no_twins
 from wingbar.use.loaded import Loaded, open_candidate
+from wingbar.use.sheets import in_square
 
 __all__ = ["MOST_BYTES", "Explorer", "open_explorer"]
 
 MOST_BYTES, MOST_PIXELS = 25_000_000, 50_000_000  # of an image that is sent to us
 REMEMBERED = 32  # images that were asked for, so that a slider need not send them again
+SHEET, ACROSS = 96, 12  # pictures of a contact sheet, all and in a row
 COLOURS = 6  # classes that can be told apart at a glance
 BEFORE, AFTER = "before training", "after training"
 HOW = {"pca": "principal components", "umap": "UMAP", "tsne": "t-SNE"}
@@ -133,14 +137,20 @@ class Explorer:
         return {**{name: _uri(pixels) for name, pixels in pictures.items()}, "moved": made.moved}
 
     def table(self, rows: Sequence[int]) -> bytes:
-        """Paths and classes of images as CSV."""
-        return table(self.album, [self._known(row) for row in rows])
+        """Paths and classes of images as CSV, which `wingbar classify` reads; no cell of it is a formula."""
+        chosen = [self.album.rows[self._known(row)] for row in rows]
+        return table_text(["path", "label"], [[one.path, one.label] for one in chosen]).encode()
 
     def sheet(self, rows: Sequence[int]) -> bytes:
-        """A contact sheet of images, as PNG."""
-        chosen = [self._known(row) for row in rows]
+        """A contact sheet of the first of some images, as PNG."""
+        if not rows:
+            raise UserError("a contact sheet of no images is empty; choose some")
+        shown = [self._known(row) for row in rows][:SHEET]
+        cells = [TextCell(in_square(self.album.thumbnail(row)), self.album.title(row)) for row in shown]
+        lines = [cells[start : start + ACROSS] for start in range(0, len(cells), ACROSS)]
+        note = f"The first {SHEET} of {len(rows):,} images." if len(rows) > SHEET else ""
         with self._lock:  # Matplotlib's settings are those of the process
-            return sheet(self.album, chosen, title=f"{len(rows):,} images of {self.title}")
+            return drawn(draw_cells(lines, title=f"{len(rows):,} images of {self.title}", note=note), "png")
 
     def _known(self, row: int) -> int:
         if not 0 <= row < len(self.album.rows):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ipaddress
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from wingbar.config.limits import LIMITS, check_device
+from wingbar.config.limits import check_device
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
+from wingbar.use.options import check_handling
 
 __all__ = ["Explore", "check_explore", "is_loopback", "password"]
 
@@ -60,17 +60,11 @@ def check_explore(asked: Explore) -> Wanted:
         raise UserError(f"k is {asked.k}; give at least 1")
     if not 0 <= asked.port <= 65535:
         raise UserError(f"port is {asked.port}; give one from 1 to 65535, or 0 for any that is free")
-    if asked.workers < 0:
-        raise UserError(f"workers is {asked.workers}; choose 1 or more, or 0 for one per core")
-    smallest, largest = LIMITS["data.size"]
-    if asked.size is not None and not smallest <= asked.size <= largest:
-        raise UserError(f"data.size is {asked.size}; it must be at least {smallest} and at most {largest}")
+    check_handling(images=asked.images, size=asked.size, workers=asked.workers)
     password(asked)
     wanted = find_wanted(asked.what, weights=asked.weights)
     if not asked.images and wanted.config is None:
         raise UserError(f"{asked.what} is no run and has no images of its own; give a folder of images after it")
-    if asked.images and asked.images != "lookalike" and not Path(asked.images).expanduser().exists():
-        raise UserError(f"{asked.images} does not exist; give a folder of images, a CSV file, or `lookalike`")
     return wanted
 
 

@@ -10,12 +10,12 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
-from wingbar.config.limits import LIMITS
 from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.files import check_place
 from wingbar.train.runfolder import is_run
+from wingbar.use.options import check_folder, check_handling
 
 __all__ = ["OURS", "Export", "Order", "resolve"]
 
@@ -72,13 +72,14 @@ class Order(NamedTuple):
 def resolve(asked: Export) -> Order:
     """The encoder and the place; what makes no sense is refused."""
     wanted = find_wanted(asked.what, weights=asked.weights)
-    smallest, largest = LIMITS["data.size"]
-    if asked.size is not None and not smallest <= asked.size <= largest:
-        raise UserError(f"data.size is {asked.size}; it must be at least {smallest} and at most {largest}")
+    check_handling(size=asked.size)
     record = _record_of(wanted)
     _check_hub(asked, record)
     out = (asked.out or (wanted.folder or Path()) / USUAL[asked.to]).expanduser()
-    (_check_file if "." in USUAL[asked.to] else _check_folder)(out, asked.to)
+    if "." in USUAL[asked.to]:
+        _check_file(out, asked.to)
+    else:
+        check_folder(out, OURS, "export")
     missing = [name for name in ONNX if find_spec(name) is None] if asked.to == "onnx" else []
     if missing:
         raise UserError(
@@ -115,10 +116,3 @@ def _check_file(out: Path, to: str) -> None:
     if out.suffix != ending or out.is_dir():
         raise UserError(f"{out} is {'a folder' if out.is_dir() else 'no ' + ending}; --to {to} writes a {ending} file")
     check_place(out.absolute().parent, remedy="give --out another place")
-
-
-def _check_folder(out: Path, to: str) -> None:
-    check_place(out, remedy="give --out another folder")
-    others = sorted({path.name for path in out.iterdir()} - OURS) if out.exists() else []
-    if others:
-        raise UserError(f"{out} holds {others[0]}, which no export wrote; --to {to} wants a folder of its own")

@@ -1,0 +1,153 @@
+"""`wingbar bench step --distributed`: the same steps by one process, by one that speaks to itself, and by two ranks.
+
+With a GPU the one speaks through NCCL, and the two share the GPU over gloo; without one it is gloo throughout.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from wingbar.config.configfile import from_json, to_json
+from wingbar.config.recipes import recipe_named
+from wingbar.config.settings import Config, changed
+from wingbar.data.store import Store
+from wingbar.files import write_text
+from wingbar.models.norms import normalise_together
+from wingbar.reproduce.bench.command import Step
+from wingbar.reproduce.bench.step import time_repeats
+from wingbar.reproduce.bench.table import BenchRow
+from wingbar.train.distributed import Ranks, joined
+from wingbar.train.loop import train
+from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.stages import Stage, build_method, build_stages
+from wingbar.types import Output
+
+__all__ = ["bench_distributed"]
+
+PLAIN = "one process"
+
+
+class Ranked(NamedTuple):
+    """What a rank has measured: the median of its steps, and the loss of each."""
+
+    ms: float
+    losses: list[float]
+
+
+def bench_distributed(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
+    """Time, its ratio to one process alone, and the largest relative difference of a loss."""
+    config = _config(options)
+    through = "NCCL" if choose_device(options.device).type == "cuda" else "gloo"
+    cases = {PLAIN: (1, False), f"{PLAIN}, through {through}": (1, True), "two ranks, one device, gloo": (2, True)}
+    found: dict[str, Ranked] = {}
+    for name, (count, meets) in cases.items():
+        tell(name)
+        found[name] = _started(changed(config, {"run.devices": count}), options, meets=meets)
+    plain = found[PLAIN]
+    return [
+        BenchRow(name, {"ms": one.ms, "× plain": one.ms / plain.ms, "loss, difference": _apart(one, plain)})
+        for name, one in found.items()
+    ]
+
+
+def _config(options: Step) -> Config:
+    """MoCo v2, uncompiled, as an encoder whose BatchNorm asks others is never compiled."""
+    settings = {
+        "encoder.name": options.encoder,
+        "encoder.weights": "random",
+        "data.size": options.size,
+        "data.stored": options.size,
+        "data.batch": options.batch,
+        "run.device": options.device,
+        "run.compile": "off",
+    }
+    return changed(recipe_named("moco"), settings)
+
+
+def _apart(one: Ranked, plain: Ranked) -> float:
+    return max(abs(a - b) / abs(b) for a, b in zip(one.losses, plain.losses, strict=True))
+
+
+def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
+    """What the first of so many new processes has measured."""
+    logging.disable(logging.WARNING)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or each of them gives advice
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=config.run.devices,
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    asked = {"config": to_json(config), "repeats": options.repeats, "warmup": options.warmup, "meets": meets}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "asked.json"
+        write_text(file, json.dumps(asked))
+        elastic_launch(settings, sys.executable)("-m", "wingbar.reproduce.bench.devices", str(file))
+        return Ranked(**json.loads(_answer(file).read_text(encoding="utf-8")))
+
+
+def _answer(file: Path) -> Path:
+    return file.with_name("answer.json")
+
+
+def measure(file: Path) -> None:
+    """In a process of its own: what a file asks for is measured, and answered beside it."""
+    asked = json.loads(file.read_text(encoding="utf-8"))
+    with joined(from_json(asked["config"]), again="nothing is lost", always=asked["meets"]) as ranks:
+        found = _measured(from_json(asked.pop("config")), ranks, **asked)
+        if ranks.leads:
+            write_text(_answer(file), json.dumps(found._asdict()))
+
+
+def _measured(config: Config, ranks: Ranks, *, repeats: int, warmup: int, meets: bool) -> Ranked:
+    """A few steps on random images that are on the device."""
+    device, losses = choose_device(config.run.device), list[Tensor]()
+    stage = _stage(config, ranks, device, meets=meets)
+    forward = ranks.forward(stage.method)
+
+    def note(step: int, outputs: Sequence[Output]) -> None:
+        losses.append(outputs[0].losses["base"].detach())
+
+    def work(number: int) -> None:
+        train(
+            *(stage.method, stage.batches, stage.optimizers, stage.schedule),
+            start=number,
+            stop=number + 1,
+            autocast=choose_autocast(config.run.precision, device),
+            after=ranks.told([note], stage.method),
+            forward=forward,
+        )
+
+    timing = time_repeats(work, repeats=repeats, warmup=warmup, device=device)
+    return Ranked(timing.ms, [float(loss) for loss in losses])
+
+
+def _stage(config: Config, ranks: Ranks, device: torch.device, *, meets: bool) -> Stage:
+    """Training on four batches of noise, the same for every case."""
+    shape = (4 * config.data.batch, 3, config.data.stored, config.data.stored)
+    noise = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    method = build_method(config, steps=100, images=len(noise))
+    if meets:
+        normalise_together(method)
+    made = build_stages(config, method, Store(noise, torch.ones(len(noise))), device)[-1]
+    made.method.train()
+    return ranks.share(made)
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]))

@@ -1,0 +1,61 @@
+"""`wingbar bench step --memory`: what a training step takes of a GPU, by method and batch, as its allocator counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from wingbar.config.settings import Config, changed
+from wingbar.errors import UserError
+from wingbar.methods import METHODS
+from wingbar.reproduce.bench.command import Step
+from wingbar.reproduce.bench.step import memory_given_back, stepper
+from wingbar.reproduce.bench.table import BenchRow
+from wingbar.train.machine import choose_device
+
+__all__ = ["bench_memory"]
+
+STEPS = 4  # the first ones make the optimiser's momentum; in fp16 some may be skipped
+
+
+def bench_memory(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
+    """A row per method, as it is and with its blocks computed again, a column per batch; empty where none fitted."""
+    device = choose_device(options.device)
+    if device.type != "cuda":
+        raise UserError(f"--memory asks a GPU's allocator, and {device} has none; leave it out")
+    rows = []
+    for name, config in _configs(options):
+        tell(name)
+        taken = {f"GB at {batch}": _taken(config, batch, device) for batch in options.batches}
+        rows.append(BenchRow(name, taken))
+    return rows
+
+
+def _configs(options: Step) -> Iterator[tuple[str, Config]]:
+    """Every method alone, and the paper's."""
+    shared = {
+        "encoder.name": options.encoder,
+        "encoder.weights": "random",
+        "data.size": options.size,
+        "run.device": options.device,
+        "run.compile": "off",
+    }
+    alone = [(name, ()) for name in METHODS.named(wraps=False)]
+    for method, around in (*alone, ("moco", ("pairs",))):
+        config = changed(Config(), {"method.name": method, "wrappers": around, **shared})
+        yield config.title, config
+        yield f"{config.title}, recomputed", changed(config, {"run.recompute": True})
+
+
+def _taken(config: Config, batch: int, device: torch.device) -> float | None:
+    """Gigabytes at the peak of the first steps; None if they do not fit."""
+    with memory_given_back():
+        try:
+            torch.cuda.reset_peak_memory_stats(device)
+            step = stepper(changed(config, {"data.batch": batch}))
+            for number in range(STEPS):
+                step(number)
+        except torch.OutOfMemoryError:
+            return None
+        return torch.cuda.max_memory_allocated(device) / 1e9

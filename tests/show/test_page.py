@@ -25,6 +25,7 @@ from contents_for_reports import (
     some_spreads,
 )
 from PIL import Image
+from scipy.integrate import trapezoid
 
 from wingbar.show.figures.contents import Curve, Panel
 from wingbar.show.report.contents import Figures
@@ -168,7 +169,7 @@ def test_densities_and_histogram_hold_all_images_and_dimensions(labelled):
     assert drawn["below"] == sum(value < spreads.kappa for value in spreads.spreads.tolist())
     assert drawn["most"]["count"] == ([40, 30] if labelled else [40])
     for grid, density in zip(drawn["most"]["grid"], drawn["most"]["density"], strict=True):
-        assert 0.8 < np.trapezoid(density, grid) <= 1.001  # without the tails beyond the images
+        assert 0.8 < trapezoid(density, grid) <= 1.001  # without the tails beyond the images
 
 
 def test_numbers_that_json_does_not_know_are_left_empty():

@@ -129,7 +129,8 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.first.cancel()
-        self.live.stop()
+        if not self.live.disable:  # or an older rich prints an empty line
+            self.live.stop()
 
     @property
     def left(self) -> float | None:

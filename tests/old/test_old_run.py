@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,9 +28,10 @@ def test_an_old_run_goes_on_as_the_old_version_did(tmp_path):
     after = [line for line in _lines(out / "metrics.jsonl") if line["stage"] == "train" and line["step"] > 6]
     expected = _lines(HERE / "resumed.jsonl")
     assert [line["step"] for line in after] == [line["step"] for line in expected]
+    same = torch.__version__.startswith(json.loads((HERE / "environment.json").read_text())["torch"])
     for line, wanted in zip(after, expected, strict=True):
         values = {name: value for name, value in wanted.items() if name != "stage"}
-        exact = 1e-3 if line is after[0] else 0.05  # another number of threads adds in another order
+        exact = 1e-3 if line is after[0] and same else 0.05  # another torch or number of threads adds in another order
         assert {name: line[name] for name in values} == pytest.approx(values, rel=exact)
 
 

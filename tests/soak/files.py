@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -22,12 +23,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 
 from endurance import main
-from mutation import mutated, mutated_json, mutated_lines
+from mutation import mutated, mutated_json, mutated_lines, mutated_tar
 
 from wingbar import changed, run
 from wingbar.config.configfile import read_config
 from wingbar.config.recipes import recipe_named
 from wingbar.data.cache import cached
+from wingbar.data.decoding import decode_file
 from wingbar.data.readers import read
 from wingbar.data.walking import find_images
 from wingbar.errors import UserError
@@ -81,6 +83,12 @@ def lay_out(home: Path) -> None:
     for name in names:
         (home / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(256, size=(9, 9, 3), dtype=np.uint8)).save(home / "photos" / name)
+    (home / "shards").mkdir()
+    with tarfile.open(home / "shards" / "0.tar", "w") as file:
+        for number, name in enumerate(names):
+            (home / "label").write_text(name[0])
+            file.add(home / "photos" / name, f"{number}.png")
+            file.add(home / "label", f"{number}.cls")
     lines = (f"photos/{name},{name[0]},{('train', 'test')[place % 3 == 0]}\n" for place, name in enumerate(names))
     (home / "list.csv").write_text("path,label,split\n" + "".join(lines))
     rows = [IndexRow(f"/photos/{name}", name[0], f"{number:064x}") for number, name in enumerate(names)]
@@ -171,6 +179,12 @@ def parts(home: Path) -> None:
         assert shelf.arrays[part][row].shape == (6,)
 
 
+def archive(home: Path) -> None:
+    listing = read("shards", home / "shards", "train")
+    for name in listing.names:
+        decode_file(listing.root / name, side=8)
+
+
 def embedder(home: Path) -> None:
     embedder_size(home / "run" / "embedder")
     open_embedder(home / "run")(torch.zeros(1, 3, 32, 32))
@@ -205,6 +219,7 @@ TARGETS: dict[str, Callable[[Path], object]] = {
     "run/evaluation/metrics.jsonl": scores,
     "run/evaluation/*.safetensors": scores,
     "results/main.jsonl": tables,
+    "shards/0.tar": archive,
     "strange.pth": lambda home: load_encoder(home / "strange.pth", name=ENCODER),
     "parts/*.json": parts,
     "parts/*.npy": parts,
@@ -227,7 +242,7 @@ TARGETS: dict[str, Callable[[Path], object]] = {
 }
 
 
-KNOWN = {".json": mutated_json, ".jsonl": mutated_lines}
+KNOWN = {".json": mutated_json, ".jsonl": mutated_lines, ".tar": mutated_tar}
 
 
 class Files:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import tarfile
 from copy import deepcopy
 from typing import Any
 
@@ -81,6 +83,17 @@ def mutated_lines(data: bytes, rng: np.random.Generator) -> bytes:
     place = int(rng.integers(len(lines)))
     lines[place] = mutated_json(lines[place], rng) + b"\n"
     return b"".join(lines)
+
+
+def mutated_tar(data: bytes, rng: np.random.Generator) -> bytes:
+    """The same archive with a strange header, whose checksum is right."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        places = [member.offset for member in archive]
+    at = places[rng.integers(len(places))]
+    head = bytearray(mutated(data[at : at + 512], rng)[:512].ljust(512, b"\0"))
+    head[148:156] = b" " * 8
+    head[148:156] = f"{sum(head):06o}\0 ".encode()
+    return data[:at] + bytes(head) + data[at + 512 :]
 
 
 def _change(tree: Any, rng: np.random.Generator) -> None:

@@ -177,9 +177,7 @@ def _projector(*widths: int) -> nn.Sequential:
     made = mlp(*widths, between=nn.GELU)
     for layer in made:
         if isinstance(layer, nn.Linear):
-            nn.init.normal_(
-                layer.weight, std=0.02
-            )  # the original truncates it, at 100 deviations
+            nn.init.normal_(layer.weight, std=0.02)  # the original truncates it, at 100 deviations
             nn.init.zeros_(layer.bias)
     return made
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from wingbar.data.walking import Walked, is_folder, is_image_name, walk
 
-__all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "role_of", "spelt"]
-
 DEPTH = 4  # folders that a download, an archive and a data set may have put around a file
 FEW = 12  # folders beside one another that may be such; more are classes
 

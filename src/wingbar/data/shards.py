@@ -23,8 +23,6 @@ from wingbar.data.finding import role_of
 from wingbar.data.walking import SETTLED, is_folder, recall, remember, walk
 from wingbar.errors import UserError
 
-__all__ = ["Piece", "address", "find_shards", "inside", "is_there", "is_url", "open_shard", "read_content"]
-
 AHEAD = 1 << 18  # bytes that are fetched at once while headers are read behind a URL
 RETRIES = (0.5, 2.0)  # seconds before a server is asked again
 TIMEOUT = 60.0

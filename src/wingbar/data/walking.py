@@ -20,8 +20,6 @@ from wingbar.data.entry import LISTINGS, cache_root
 from wingbar.errors import UserError
 from wingbar.files import NotWritten, write_text
 
-__all__ = ["SETTLED", "Walked", "find_images", "is_folder", "is_image_name", "recall", "remember", "walk"]
-
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 LARGE = 10_000  # images; fewer are found faster than remembered
 SETTLED = 2_000_000_000  # nanoseconds: what is younger than this may yet change without its times changing

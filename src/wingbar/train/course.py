@@ -25,8 +25,6 @@ from wingbar.train.trackers import Listener, tracking
 from wingbar.train.watch import CollapseAlarm, Look, kappa_alarm, watch
 from wingbar.types import Method, Output
 
-__all__ = ["follow", "notes", "run_stages"]
-
 
 def run_stages(
     config: Config,

@@ -37,8 +37,6 @@ from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
-__all__ = ["Ranks", "joined"]
-
 Part = TypeVar("Part")
 GONE = ("gloo", "NCCL", "Connection", "Broken pipe", "imed out")  # in what torch says when a rank does not answer
 

@@ -24,8 +24,6 @@ from wingbar.files import remove_partial, write_text
 from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences, read_environment
 
-__all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
-
 IMAGES = "images.txt"
 OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", IMAGES, UNREADABLE)
 UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change

@@ -32,8 +32,6 @@ from wingbar.train.stages import build_method, build_stages
 from wingbar.train.watch import CollapseAlarm, build_looks, find_test, first_look, last_look
 from wingbar.types import Encodes, Method
 
-__all__ = ["Result", "fit", "resume", "run"]
-
 
 class Result(NamedTuple):
     """A finished run: its folder, the trained method, its embedder and the trunk in it, in evaluation mode."""

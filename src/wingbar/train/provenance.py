@@ -47,7 +47,7 @@ def check_continuation(config: Config, saved: str) -> list[str]:
     return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
 
-def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
+def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> None:
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
     made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
@@ -70,7 +70,6 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
         _list_unreadable(out, store)
     else:
         (out / UNREADABLE).unlink(missing_ok=True)  # of an earlier attempt, mended since
-    return out
 
 
 def check_unreadable(config: Config, store: Store) -> None:

@@ -41,8 +41,6 @@ from wingbar.train.command import resume, start_ranks, stopped, train
 from wingbar.train.progress import working
 from wingbar.use.command import classify, embed, explore, export, pick_data, search
 
-__all__ = ["main"]
-
 
 def _try(arguments: Sequence[str]) -> None:
     """the whole story on the embedded data: train, score, pictures; a CPU and minutes are enough"""

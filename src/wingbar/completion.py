@@ -12,8 +12,6 @@ from contextlib import redirect_stdout, suppress
 from wingbar.errors import UserError
 from wingbar.terminal import say
 
-__all__ = ["complete"]
-
 Command = Callable[[Sequence[str]], None]
 HELP = """wingbar completion bash | zsh: commands and options by the Tab key, from the next shell on. One line does it:
   echo 'eval "$(wingbar completion bash)"' >> ~/.bashrc

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-__all__ = ["Collapsed", "Interrupted", "NonFiniteLoss", "UserError", "known", "on_one_line"]
-
 
 class UserError(ValueError):
     """A mistake of the caller, in one sentence: what came, what is needed, what to do. The command exits with 2."""

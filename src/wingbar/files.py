@@ -19,24 +19,6 @@ from typing import Any
 from wingbar.errors import UserError
 from wingbar.process import here, lives
 
-__all__ = [
-    "NUMBER",
-    "Line",
-    "NotWritten",
-    "append",
-    "atomic",
-    "check_place",
-    "escaped",
-    "holds",
-    "partial_of",
-    "plain",
-    "read_lines",
-    "refuse_bomb",
-    "remove_partial",
-    "table_text",
-    "write_text",
-]
-
 Line = dict[str, Any]  # of a record
 NUMBER = int | float  # of which JSON knows one kind
 FULL = (errno.ENOSPC, errno.EDQUOT)

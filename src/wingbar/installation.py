@@ -27,8 +27,6 @@ from wingbar.errors import UserError, on_one_line
 from wingbar.files import check_place
 from wingbar.terminal import Terminal, say
 
-__all__ = ["Finding", "doctor", "findings"]
-
 ROOM = 10e9  # bytes of disk: a run of a ResNet-50 with its cache of CUB's images takes 4
 
 

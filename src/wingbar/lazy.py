@@ -12,8 +12,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-__all__ = ["face", "lazily"]
-
 
 class _Lazy(ModuleType):
     """A package with names that live in its modules. A module `__getattr__` would lose `train` to the part `train`."""

@@ -17,19 +17,6 @@ from zlib import crc32
 from wingbar.errors import UserError
 from wingbar.terminal import aside
 
-__all__ = [
-    "after_the_first",
-    "here",
-    "keep_memory",
-    "lives",
-    "rank",
-    "ranks",
-    "refuse_several",
-    "restarted",
-    "share_cores",
-    "stop_signals",
-]
-
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 DEATH_SIGNAL = 1  # of prctl.h: what we get when whoever started us ends
 SHARED = ("train", "resume", "evaluate")  # commands that several processes do together

@@ -13,8 +13,6 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.files import atomic
 
-__all__ = ["load_tensors", "open_tensors", "save_tensors"]
-
 ALIGNED = 8  # bytes: where the first tensor begins, and how long the header's length is
 
 

@@ -8,8 +8,6 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Terminal", "aside", "note", "printable", "say"]
-
 # Control characters but for tab and newline, marks that turn the direction of writing, and bytes that are no text.
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

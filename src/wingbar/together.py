@@ -12,8 +12,6 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Company", "alone", "divided", "gather", "in_company", "own", "present", "total", "whole"]
-
 Part = TypeVar("Part")
 
 

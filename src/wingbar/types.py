@@ -11,27 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor, nn
 
-__all__ = [
-    "IMAGENET",
-    "MEAN",
-    "STD",
-    "Batch",
-    "Comparing",
-    "Criterion",
-    "Encoded",
-    "Encodes",
-    "Method",
-    "Network",
-    "Output",
-    "ParamGroup",
-    "Pixels",
-    "Preparation",
-    "Probe",
-    "Seen",
-    "Targeted",
-    "Views",
-]
-
 
 class Pixels(NamedTuple):
     """How pixels in [0, 1] are normalised, by channel: (pixel − mean) / std."""

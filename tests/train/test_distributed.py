@@ -143,6 +143,17 @@ def test_a_lost_rank_ends_all_and_the_run_goes_on_in_another_number(together, tm
     assert json.loads((out / "environment.json").read_text())["ranks"] == 2
 
 
+def test_one_that_meets_nobody_says_so(tmp_path):
+    """Another one was killed before it came: after run.wait_minutes a sentence, and no folder is left."""
+    meeting = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    words = train(tmp_path / "run", **{"run.wait-minutes": 0.05})
+    waiting = Command(words, tmp_path / "said", environment=rank_environment(1, 2, meeting.port))
+    assert waiting.ended() == 1
+    (sentence,) = [line for line in said([waiting]).splitlines() if line.startswith("wingbar:")]
+    assert sentence.startswith("wingbar: rank 1 of 2: another one did not answer within run.wait_minutes 0.05, so all")
+    assert "Traceback" not in said([waiting]) and not (tmp_path / "run").exists()
+
+
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 

@@ -22,10 +22,11 @@ from wingbar.data.colour import normalise
 from wingbar.errors import UserError
 from wingbar.files import append
 from wingbar.metrics.fewlabels import fit_few
-from wingbar.models.embedder import Embedder, load_embedder, save_embedder, save_folder
+from wingbar.models.embedder import Embedder, embedder_of, load_embedder, save_embedder, save_folder
 from wingbar.models.encoder import Encoder
 from wingbar.models.trunks import _move_stride, _read_resnet, build_encoder
 from wingbar.models.whitening import fit_whitening, whiten
+from wingbar.train.stages import build_method
 from wingbar.types import MEAN, STD
 from wingbar.use.classify.head import head_of, read_head, save_head
 from wingbar.use.export.deployed import check, pixels
@@ -181,6 +182,24 @@ def test_onnx_says_what_the_embedder_says(tmp_path):
     first = path.read_bytes()
     write_onnx(made, {"size": SIZE, "recipe": "moco"}, path)
     assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize("wrapper", ["lcr", "sam"])
+def test_onnx_has_the_feature_of_a_method_that_pools_in_its_own_way(wrapper, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install wingbar[export]")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install wingbar[export]")
+    trunk = {"encoder.name": "timm/test_resnet", "encoder.weights": "random", "method.queue": 16, "data.batch": 8}
+    config = changed(Config(), {**trunk, "wrappers": (wrapper,), "data.size": 64, "run.device": "cpu"})
+    method = build_method(config, steps=10, images=8).eval()
+    save_embedder(embedder_of(method, config), tmp_path)
+    write_onnx(load_embedder(tmp_path / "embedder"), {}, tmp_path / "a.onnx")
+    images = torch.rand(3, 3, 64, 64)
+    (found,) = runtime.InferenceSession(tmp_path / "a.onnx").run(None, {"image": images.numpy()})
+    with torch.no_grad():
+        wanted = method.embed(normalise(images))
+        pooled = method.encoder(normalise(images)).vector
+    assert (torch.from_numpy(found) - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    assert pooled.shape != wanted.shape or (pooled - wanted).abs().max() > 0.01 * wanted.abs().max()
 
 
 # --- timm ------------------------------------------------------------------------------------------------------------

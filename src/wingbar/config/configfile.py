@@ -9,8 +9,6 @@ from wingbar.config.oldnames import todays_tree
 from wingbar.config.settings import CHOICES, Config, changed, flat, named, tree
 from wingbar.errors import UserError
 
-__all__ = ["from_json", "read_config", "to_json"]
-
 
 def to_json(config: Config) -> str:
     """The config as readable text."""

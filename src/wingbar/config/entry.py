@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from wingbar.config.settings import Config
     from wingbar.types import Encodes, Method
 
-__all__ = ["TINY", "Context", "Entry", "fixed"]
-
 TINY = 1e-30  # as a limit: above 0
 Number = int | float
 Own = TypeVar("Own")  # a method's own settings

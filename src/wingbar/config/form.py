@@ -15,8 +15,6 @@ from wingbar.config.words import parse
 from wingbar.errors import UserError
 from wingbar.methods import METHODS, Part
 
-__all__ = ["parse_settings"]
-
 NAME = tyro.conf.arg(
     name="method.name", help="The method: moco, simsiam, byol, … (see wingbar recipes), or one of a package."
 )

@@ -13,8 +13,6 @@ from wingbar.config.settings import Config, named
 from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 
-__all__ = ["check_device", "check_limits", "check_root", "check_together", "check_weights"]
-
 FOREVER = math.inf
 # Inclusive limits of every number; those of a method's own stand in its entry.
 LIMITS = {

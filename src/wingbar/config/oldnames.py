@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["recorded", "today", "todays_tree"]
-
 SECTIONS = {"synth.": "pairs.", "decoder.": "pairs.decoder.", "readings.": "pairs.readings."}
 QUEUED = "enqueue"  # of MoCo alone
 SHARED = ("denominator", "normalise")  # of MoCo and of pairs, which had one setting for both

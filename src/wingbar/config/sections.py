@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 
 from wingbar.config.words import OUT, WHOLE
 
-__all__ = ["NATIVE_BF16", "DataSettings", "EncoderSettings", "Optim", "Run", "settled"]
-
 VIEW_NAMES = ("moco", "asymmetric", "multicrop")  # of `wingbar.data.views.VIEWS`; a method may have its own
 SALIENCY_NAMES = ("mbd", "spectral")  # of `wingbar.data.saliency.SALIENCY`; or a folder of maps
 NATIVE_BF16 = (8, 0)  # compute capability since which GPUs compute in bf16

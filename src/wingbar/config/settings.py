@@ -21,20 +21,6 @@ from wingbar.methods import METHODS, Part, chosen
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "Config",
-    "changed",
-    "defaults",
-    "fitting",
-    "flat",
-    "key_of",
-    "named",
-    "own_names",
-    "parsed",
-    "tree",
-    "unknown",
-]
-
 Section = TypeVar("Section", bound="DataclassInstance")
 CHOICES = {"method.name", "wrappers"}  # they decide which other settings there are
 

@@ -13,8 +13,6 @@ import tyro
 
 from wingbar.errors import UserError
 
-__all__ = ["OF_THE_WHOLE", "OUT", "WHOLE", "parse"]
-
 Options = TypeVar("Options")
 
 WHOLE = tyro.conf.arg(prefix_name=False)  # of the whole command: has no prefix, wherever it stands

@@ -13,8 +13,6 @@ from jaxtyping import Float
 
 from wingbar.data.canvas import Points, disc, leaf, ramp, ribbon, smooth, turned
 
-__all__ = ["OUTLINES", "Pose", "posed"]
-
 # --- outlines -------------------------------------------------------------------------------------------------------
 
 EYE = (0.505, -0.575)

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from wingbar.data.walking import is_image_name
 
-__all__ = ["Read", "Shard", "read_archive"]
-
 BLOCK = 512  # bytes of a header; files begin at multiples of it
 MOST_BYTES = 1 << 28  # of an image: it is read as a whole
 MOST_SAID = 1 << 20  # of a long name, a label

@@ -16,8 +16,6 @@ from wingbar.data.store import Store
 from wingbar.errors import UserError
 from wingbar.types import Batch, Seen, Views
 
-__all__ = ["Batches", "Sight", "check_batch", "fold"]
-
 ORDER, VIEWS, NOISE = range(3)  # independent streams of randomness
 AHEAD = 2  # steps whose images are read before they are asked for, where they are read at all
 

@@ -11,8 +11,6 @@ from wingbar.data.anatomy import Pose, posed
 from wingbar.data.canvas import Alpha, Canvas, Colour, Points, ink, mix, ribbon
 from wingbar.data.scenes import Perch
 
-__all__ = ["SEASONS", "Bird", "Coat", "Plumage", "plumage"]
-
 # --- colours --------------------------------------------------------------------------------------------------------
 
 

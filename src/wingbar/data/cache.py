@@ -48,8 +48,6 @@ from wingbar.data.upkeep import FEATURES, SUM, read_features
 from wingbar.files import NotWritten
 from wingbar.tensors import save_tensors
 
-__all__ = ["SILENT", "Reporter", "cached", "kept"]
-
 FORMAT = b"2"  # changes whenever the same files would give other bytes
 Reader = Callable[[Path, tuple[int, int, int, int], Sequence[int]], Images]
 

@@ -10,8 +10,6 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFilter
 
-__all__ = ["Alpha", "Canvas", "Colour", "Points", "disc", "ink", "leaf", "mix", "ramp", "ribbon", "smooth", "turned"]
-
 Points: TypeAlias = Float[
     np.ndarray, "... 2"
 ]  # corners (n, 2) of an outline, or of many (k, n, 2); x to the right, y down

@@ -22,8 +22,6 @@ from wingbar.data.parallel import in_order
 from wingbar.data.shards import read_content
 from wingbar.data.store import open_rgb
 
-__all__ = ["Exam", "channels", "examine", "examine_all", "picture", "thumbnails"]
-
 LEVELS = np.arange(256) / 255
 BLANK = 0.01  # contrast of a picture that shows nothing: two and a half of 255 levels
 GREY = 4  # levels between the channels of a thumbnail that still pass for grey

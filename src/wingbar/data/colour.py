@@ -13,21 +13,6 @@ from torch import Generator, Tensor
 
 from wingbar.types import MEAN, STD
 
-__all__ = [
-    "brightness",
-    "contrast",
-    "draw_chance",
-    "draw_jitter",
-    "grey",
-    "hue",
-    "jitter",
-    "jitter_together",
-    "normalise",
-    "only",
-    "saturation",
-    "solarise",
-]
-
 LUMA = (0.2989, 0.587, 0.114)  # what red, green and blue add to grey
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 

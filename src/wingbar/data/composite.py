@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from wingbar.data.geometry import Boxes, Range
 from wingbar.data.views import Lookup
 
-__all__ = ["BACKGROUNDS", "composite", "emptied", "grey_ground", "other_image", "others", "swapped", "texture"]
-
 Stored = UInt8[Tensor, "batch 3 side side"]
 Ground = Float[Tensor, "batch #channels #side #side"]  # 0 to 255
 Maps = Float[Tensor, "batch 1 small small"]  # 0 to 1

@@ -15,8 +15,6 @@ from wingbar.data.shards import address, inside
 from wingbar.data.walking import SETTLED
 from wingbar.files import NotWritten, atomic
 
-__all__ = ["UNREADABLE", "content_hashes", "digest", "origin"]
-
 LENGTH = 16  # bytes of a hash
 UNREADABLE = bytes(LENGTH)
 

@@ -20,8 +20,6 @@ from wingbar.data.memory import free_host_memory
 from wingbar.data.ondisk import OnDisk, mapped
 from wingbar.data.store import Files, Store, decode
 
-__all__ = ["Source", "Split", "load", "look_alikes", "lookalike_store"]
-
 Source = Lookalike | Listing
 
 Split = Literal["train", "test", "validation"]

@@ -21,20 +21,6 @@ from wingbar.data.parallel import in_order
 from wingbar.data.shards import inside
 from wingbar.errors import UserError, on_one_line
 
-__all__ = [
-    "Found",
-    "Picture",
-    "Unreadable",
-    "decode_all",
-    "decode_bytes",
-    "decode_file",
-    "decode_image",
-    "formats",
-    "open_upright",
-    "prepare_pillow",
-    "upright_size",
-]
-
 # No other decoder is ever tried, whatever a file calls itself: Pillow would start Ghostscript for one that says EPS.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
 MOST_PIXELS = 150_000_000  # a larger picture is refused as a decompression bomb; the largest cameras make these

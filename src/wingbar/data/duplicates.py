@@ -18,19 +18,6 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "BITS",
-    "SIDE",
-    "Close",
-    "Thumbnails",
-    "close_pairs",
-    "correlations",
-    "groups",
-    "mirror",
-    "perceptual_hash",
-    "similar_pairs",
-]
-
 SIDE = 32  # of a thumbnail
 FRAME = 4  # pixels of it that may be one
 WAVES = 8  # down and across

@@ -15,24 +15,6 @@ from zlib import crc32
 
 from wingbar.data.parallel import in_order
 
-__all__ = [
-    "ABOUT",
-    "ASPECTS",
-    "HASHES",
-    "LISTINGS",
-    "PARTIAL",
-    "PIXELS",
-    "SUMS",
-    "About",
-    "Parts",
-    "cache_root",
-    "check_images",
-    "read_about",
-    "read_parts",
-    "readable_size",
-    "row_bytes",
-]
-
 PIXELS, ASPECTS, SUMS, ABOUT = "images.u8", "aspect.f32", "sums.u32", "about.json"
 PARTIAL, HASHES, LISTINGS = ".partial", "hashes", "listings"
 CHUNK = 1 << 20  # bytes that a thread reads at once

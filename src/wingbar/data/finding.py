@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wingbar.data.walking import Walked, is_image_name, walk
-
-__all__ = ["Arrangement", "arrange", "below", "exists", "is_loose", "locate", "overview", "role_of", "spelt"]
+from wingbar.data.walking import Walked, is_folder, is_image_name, walk
 
 DEPTH = 4  # folders that a download, an archive and a data set may have put around a file
 FEW = 12  # folders beside one another that may be such; more are classes
@@ -36,7 +34,7 @@ def below(root: Path) -> Iterator[Path]:
             continue
         yield folder
         with os.scandir(folder) as entries:
-            named = (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            named = (entry for entry in entries if is_folder(entry) and not entry.name.startswith("."))
             inner = sorted(Path(entry.path) for entry in named)
         if depth < DEPTH and len(inner) <= FEW:
             waiting.extend((path, depth + 1) for path in inner)

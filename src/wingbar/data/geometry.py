@@ -12,24 +12,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "Boxes",
-    "Range",
-    "beta",
-    "blur_radius",
-    "boxes_around",
-    "central_boxes",
-    "centre_boxes",
-    "corners_around",
-    "crop_boxes",
-    "draw_sigma",
-    "gaussian_blur",
-    "grown",
-    "resample",
-    "tight_boxes",
-    "whole_boxes",
-]
-
 Range = tuple[float, float]
 RATIO = (3 / 4, 4 / 3)  # of the width and height of crops
 Images = Float[Tensor, "batch channels height width"]

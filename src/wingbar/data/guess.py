@@ -9,14 +9,12 @@ from typing import Literal
 
 from wingbar.data.datasets import look_alikes
 from wingbar.data.finding import Arrangement, arrange, below, spelt
-from wingbar.data.listing import Listing, known, table
+from wingbar.data.listing import Listing, table
 from wingbar.data.lookalike import draw
 from wingbar.data.own import class_folders
 from wingbar.data.readers import DATASETS, read
 from wingbar.data.shards import find_shards
-from wingbar.errors import UserError
-
-__all__ = ["guess", "read_splits"]
+from wingbar.errors import UserError, known
 
 # Below the root of a published set, or of a common copy, lies one of these; a file may be known by a column it has.
 MARKS = {

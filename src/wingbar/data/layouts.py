@@ -16,11 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data.finding import arrange, exists, locate, spelt
-from wingbar.data.listing import Listing, allot, draw, integers, known, matlab, need, rows, table
+from wingbar.data.listing import Listing, allot, draw, integers, matlab, need, rows, table
 from wingbar.data.own import split_folders
 from wingbar.data.walking import find_images
-
-__all__ = ["aircraft", "cars", "cifar100", "cub200", "dogs", "flowers102", "imagenet100", "isic2017", "pets"]
+from wingbar.errors import known
 
 
 def cub200(root: Path, split: str) -> Listing:

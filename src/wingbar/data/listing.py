@@ -17,23 +17,7 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from wingbar.errors import UserError, known
-
-__all__ = [
-    "Broken",
-    "Listing",
-    "PathsBelow",
-    "allot",
-    "chosen",
-    "draw",
-    "hold_out",
-    "integers",
-    "known",
-    "matlab",
-    "need",
-    "rows",
-    "table",
-]
+from wingbar.errors import UserError
 
 
 class PathsBelow(Sequence[Path]):

@@ -22,8 +22,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Holder", "alone", "is_shared", "share"]
-
 
 class Holder(NamedTuple):
     """Who holds a lock, by what its file says."""

@@ -24,8 +24,6 @@ from wingbar.data.canvas import Alpha, Canvas, ink, mix
 from wingbar.data.scenes import FRONTS, SCENES, paint_backdrop, paint_perch
 from wingbar.errors import UserError
 
-__all__ = ["Drawn", "Lookalike", "Nuisance", "Sample", "Species", "draw", "draw_nuisance", "render", "species"]
-
 # --- species --------------------------------------------------------------------------------------------------------
 
 

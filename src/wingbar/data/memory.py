@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["free_device_memory", "free_host_memory", "pinned_size"]
-
 
 def free_device_memory(device: torch.device) -> int:
     """Bytes a device can still give; mps shares the host's."""

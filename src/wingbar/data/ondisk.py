@@ -21,8 +21,6 @@ from wingbar.data.entry import check_images
 from wingbar.data.locks import share
 from wingbar.errors import UserError
 
-__all__ = ["OnDisk", "mapped"]
-
 Shape = tuple[int, int, int, int]
 
 

@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 from wingbar.data.archive import Shard
 from wingbar.data.finding import Arrangement, arrange, is_loose, role_of
-from wingbar.data.listing import Broken, Listing, hold_out, integers, known, table
+from wingbar.data.listing import Broken, Listing, hold_out, integers, table
 from wingbar.data.parallel import in_order
 from wingbar.data.shards import find_shards, open_shard
-from wingbar.errors import UserError, on_one_line
+from wingbar.errors import UserError, known, on_one_line
 from wingbar.files import plain
-
-__all__ = ["class_folders", "csv_file", "flat", "folder", "shards", "split_folders"]
 
 
 def class_folders(found: Arrangement, split: str = "train", *, classes: Sequence[str] = ()) -> Listing:

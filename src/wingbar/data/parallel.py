@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["cores", "in_order"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 WINDOW = 4  # items per thread that are under way or done and not yet asked for

@@ -20,8 +20,6 @@ from wingbar.data.parallel import cores
 from wingbar.data.store import Images, Store
 from wingbar.errors import UserError
 
-__all__ = ["Placement", "ReadAhead", "choose_placement", "place"]
-
 Placement = Literal["auto", "device", "pinned", "streamed"]
 Rows = Int[Tensor, " b"]
 CHUNK = 256  # images that are copied at once

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 from wingbar.data import layouts, own
 from wingbar.data.finding import overview
-from wingbar.data.listing import Listing, known
+from wingbar.data.listing import Listing
 from wingbar.data.shards import find_shards
-from wingbar.errors import UserError
-
-__all__ = ["DATASETS", "Counts", "Dataset", "parse_options", "read"]
+from wingbar.errors import UserError, known
 
 
 class Counts(NamedTuple):

@@ -25,17 +25,6 @@ from wingbar.data.store import Store
 from wingbar.data.walking import find_images
 from wingbar.errors import UserError
 
-__all__ = [
-    "SALIENCY",
-    "SIDE",
-    "barrier_distance",
-    "barrier_saliency",
-    "pushed_apart",
-    "spectral_residual",
-    "threshold",
-    "with_saliency",
-]
-
 Pictures = Float[np.ndarray, "n 3 side side"]
 Maps = Float[np.ndarray, "n side side"]
 ByteMaps = UInt8[Tensor, "n side side"]

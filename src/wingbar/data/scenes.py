@@ -11,8 +11,6 @@ from jaxtyping import Float
 
 from wingbar.data.canvas import Alpha, Canvas, Points, disc, ink, leaf, ramp, ribbon, smooth
 
-__all__ = ["FRONTS", "SCENES", "Perch", "Scene", "paint_backdrop", "paint_perch"]
-
 Random: TypeAlias = np.random.Generator
 Shapes: TypeAlias = Points | Sequence[Points]
 Span: TypeAlias = tuple[float, float]  # smallest and largest

@@ -20,10 +20,8 @@ from urllib.request import Request, urlopen
 
 from wingbar.data.archive import Read, Shard, read_archive
 from wingbar.data.finding import role_of
-from wingbar.data.walking import SETTLED, recall, remember, walk
+from wingbar.data.walking import SETTLED, is_folder, recall, remember, walk
 from wingbar.errors import UserError
-
-__all__ = ["Piece", "address", "find_shards", "inside", "is_there", "is_url", "open_shard", "read_content"]
 
 AHEAD = 1 << 18  # bytes that are fetched at once while headers are read behind a URL
 RETRIES = (0.5, 2.0)  # seconds before a server is asked again
@@ -130,7 +128,7 @@ def find_shards(root: str | Path) -> list[str]:
     path = Path(root).expanduser()
     if path.is_dir():
         with os.scandir(path) as entries:
-            inner = sorted(entry.path for entry in entries if entry.is_dir() and role_of(entry.name))
+            inner = sorted(entry.path for entry in entries if is_folder(entry) and role_of(entry.name))
         found = [place for folder in (str(path), *inner) for place in _archives(folder)]
         return found if found and not _has_images(path) else []
     if path.is_file() or not (is_url(root) or "{" in str(root)):
@@ -144,7 +142,7 @@ def find_shards(root: str | Path) -> list[str]:
 def _archives(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
         named = (entry for entry in entries if entry.name.endswith(".tar") and not entry.name.startswith("."))
-        return sorted(entry.path for entry in named if entry.is_file())
+        return sorted(entry.path for entry in named if os.path.isfile(entry.path))
 
 
 def _has_images(folder: Path) -> bool:

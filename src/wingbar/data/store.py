@@ -17,19 +17,6 @@ from wingbar.data.decoding import Found, Picture, Unreadable, decode_all, decode
 from wingbar.data.listing import Broken, Listing, chosen
 from wingbar.errors import UserError
 
-__all__ = [
-    "Files",
-    "Images",
-    "Store",
-    "Subset",
-    "as_stored",
-    "assemble",
-    "decode",
-    "open_rgb",
-    "readable",
-    "take",
-]
-
 
 @runtime_checkable
 class Images(Protocol):

@@ -34,20 +34,6 @@ from wingbar.data.locks import Holder, alone, is_shared
 from wingbar.errors import UserError
 from wingbar.terminal import Terminal, say
 
-__all__ = [
-    "FEATURES",
-    "KINDS",
-    "SUM",
-    "Cleared",
-    "Kept",
-    "cache",
-    "clear",
-    "entries",
-    "features_size",
-    "read_features",
-    "verify",
-]
-
 FEATURES, SUM = "features", "crc32"  # folder of what was computed of the images, and what names its checksum
 DAY = 86400.0
 

@@ -20,8 +20,6 @@ from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalis
 from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
 from wingbar.errors import UserError
 
-__all__ = ["VIEWS", "Augment", "Draw", "Recipe", "asymmetric", "centre", "crops", "moco", "multicrop", "plain"]
-
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead
 
 Stored = UInt8[Tensor, "batch 3 side side"]

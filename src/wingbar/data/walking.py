@@ -20,8 +20,6 @@ from wingbar.data.entry import LISTINGS, cache_root
 from wingbar.errors import UserError
 from wingbar.files import NotWritten, write_text
 
-__all__ = ["SETTLED", "Walked", "find_images", "is_image_name", "recall", "remember", "walk"]
-
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif")
 LARGE = 10_000  # images; fewer are found faster than remembered
 SETTLED = 2_000_000_000  # nanoseconds: what is younger than this may yet change without its times changing
@@ -119,6 +117,11 @@ def _look(folder: str, known: _Held | None) -> _Held:
 
 def _split(joined: str) -> list[str]:
     return joined.split("/") if joined else []
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or leads to one; a circle of links leads nowhere."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def is_image_name(name: str) -> bool:

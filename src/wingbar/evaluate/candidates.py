@@ -15,8 +15,6 @@ from wingbar.models.embedder import SIZE, Embedder, embedder_size, open_embedder
 from wingbar.models.encoder import Encoder
 from wingbar.models.weights import encoder_with_weights, image_size
 
-__all__ = ["Candidate", "find_candidate"]
-
 
 class Candidate(NamedTuple):
     """An embedder before it is loaded."""

@@ -18,8 +18,6 @@ from wingbar.metrics.scores import Score
 from wingbar.terminal import Terminal
 from wingbar.train.runfolder import FREE
 
-__all__ = ["Difference", "TableRow", "but", "compare", "difference", "over_seeds", "tell", "twins"]
-
 
 class Difference(NamedTuple):
     """One metric of two encoders on the same images."""

@@ -27,8 +27,6 @@ from wingbar.metrics.unlabelled import keep_or_not
 from wingbar.models.encoder import embed_all
 from wingbar.train.machine import choose_autocast, compile_parts, release_parts
 
-__all__ = ["attention", "doctor", "fine_tuned", "known_regions"]
-
 FEW, MANY = 256, 2048  # images that show how features spread before training, and how neighbours have changed since
 
 

@@ -10,8 +10,6 @@ import tyro
 
 from wingbar.config.words import OUT
 
-__all__ = ["AttentionOptions", "Data", "Evaluate", "Finetune", "Knn", "Labels", "Paper", "RetrievalOptions"]
-
 PROTOCOL_NAMES = ("retrieval", "knn", "linear", "labels", "linear-paper", "doctor", "attention", "finetune")
 ON_REQUEST = {"finetune"}  # not part of `all`: it trains the whole encoder
 

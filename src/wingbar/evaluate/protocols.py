@@ -24,8 +24,6 @@ from wingbar.models.encoder import embed_all
 from wingbar.together import divided
 from wingbar.train.machine import choose_autocast
 
-__all__ = ["ON_FEATURES", "PROTOCOLS"]
-
 CROPS = 512  # images embedded at once
 
 

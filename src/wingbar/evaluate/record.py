@@ -22,8 +22,6 @@ from wingbar.metrics.scores import ProtocolResult, Score, per_class
 from wingbar.tensors import save_tensors
 from wingbar.train.provenance import installed
 
-__all__ = ["commit", "evaluation_lines", "provenance", "read_result", "write_result"]
-
 TELLS = {"encoder", "recipe", "seed", "wingbar", "commit"}  # of the provenance: what may differ between equal results
 
 

@@ -18,8 +18,6 @@ from wingbar.metrics.scores import Score
 from wingbar.process import ranks
 from wingbar.train.distributed import Ranks, joined
 
-__all__ = ["Examined", "examine", "sit"]
-
 
 class Examined(NamedTuple):
     """All encoders with their scores, and where every number with its origin is written."""

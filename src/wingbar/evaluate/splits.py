@@ -20,8 +20,6 @@ from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.train.images import find_source, open_source
 
-__all__ = ["Side", "Split", "find_sources", "open_split", "open_splits", "split_digest", "split_of"]
-
 Side = Literal["train", "test"]
 
 

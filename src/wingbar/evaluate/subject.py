@@ -29,8 +29,6 @@ from wingbar.train.distributed import Ranks
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.progress import Bar
 
-__all__ = ["Setting", "Subject", "exact", "prepared", "summon"]
-
 View = Literal["centre", "squash-crop", "squash"]
 ALONE = Ranks()
 CALIBRATION = 128  # images per batch whose statistics are averaged

@@ -13,8 +13,6 @@ from wingbar.evaluate.options import ON_REQUEST, PROTOCOL_NAMES, Data, Evaluate
 from wingbar.files import check_place
 from wingbar.train.runfolder import is_run, read_run
 
-__all__ = ["Wanted", "chosen", "data_of", "find_place", "find_wanted", "resolve"]
-
 
 class Wanted(NamedTuple):
     """An encoder that was asked for; nothing of it is loaded."""

@@ -18,8 +18,6 @@ from wingbar.config.entry import Entry
 from wingbar.errors import UserError, known
 from wingbar.lazy import face
 
-__all__ = ["METHODS", "Part", "chosen"]
-
 # Every file of this folder that has an entry.
 OURS = tuple(
     file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\nENTRY = " in file.read_text("utf-8")

@@ -54,8 +54,6 @@ from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.types import Batch, Output
 
-__all__ = ["BYOL", "ENTRY", "BYOLSettings"]
-
 
 def build(encoder: Encoder, settings: BYOLSettings, context: Context) -> BYOL:
     """BYOL as the settings want it."""

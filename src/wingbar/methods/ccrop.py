@@ -47,8 +47,6 @@ from wingbar.data.views import Augment, Lookup, Number, Stored
 from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.types import Encodes, Method
 
-__all__ = ["ENTRY", "CropSettings", "LocatedCrops", "located"]
-
 HALF = 0.5  # of the image's sides: SimCCrop's box
 
 

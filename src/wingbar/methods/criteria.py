@@ -18,23 +18,6 @@ from wingbar.methods.state import Ring
 from wingbar.together import gather, own
 from wingbar.types import Criterion, Probe
 
-__all__ = [
-    "GradCam",
-    "LowVariance",
-    "Uniform",
-    "ascent",
-    "column_variance",
-    "column_variance_minmax",
-    "descent",
-    "gradcam_score",
-    "magnitude",
-    "own_term",
-    "raw_variance",
-    "row_std",
-    "row_std_minmax",
-    "whole_batch",
-]
-
 Rows = Float[Tensor, "batch dim"]  # one for each image
 
 

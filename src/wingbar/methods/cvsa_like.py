@@ -55,8 +55,6 @@ from wingbar.models.encoder import frozen_statistics
 from wingbar.together import total
 from wingbar.types import Batch, Method, Output, Seen
 
-__all__ = ["ENTRY", "AlignSettings", "Aligned", "SwappedForegrounds", "align", "attention", "share_of"]
-
 ABOVE, MARGIN = 0.5, 0.1  # what is foreground, of a map's greatest value; what its box has around it, of its own size
 
 Map = Float[Tensor, "batch dim height width"]

@@ -45,8 +45,6 @@ from wingbar.methods.losses import feature_std, full_precision, uniformity, wide
 from wingbar.models.encoder import Encoder
 from wingbar.types import Batch, Output
 
-__all__ = ["DIET", "ENTRY", "DIETSettings", "index_loss", "one_view"]
-
 BYTES = 4 * 4  # of a weight in float32, its gradient, and AdamW's two averages
 
 

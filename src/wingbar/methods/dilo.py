@@ -49,8 +49,6 @@ from wingbar.data.composite import BACKGROUNDS, composite
 from wingbar.data.geometry import gaussian_blur
 from wingbar.data.views import Augment, Lookup, Number, Stored
 
-__all__ = ["ENTRY", "Composites", "DiLoSettings"]
-
 SIDE = 256  # of the image that `blur` speaks of
 
 

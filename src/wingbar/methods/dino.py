@@ -96,17 +96,6 @@ from wingbar.models.heads import mlp
 from wingbar.together import gather
 from wingbar.types import Batch, Encoded, Output
 
-__all__ = [
-    "DINO",
-    "ENTRY",
-    "DINOSettings",
-    "Prototypes",
-    "by_resolution",
-    "cross_view_entropy",
-    "sharpened",
-    "teacher_temperature",
-]
-
 LARGE = 2  # views that the teacher sees: the first ones
 
 

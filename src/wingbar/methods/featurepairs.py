@@ -95,8 +95,6 @@ from wingbar.models.encoder import frozen_statistics
 from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Method, Output, Targeted
 
-__all__ = ["ENTRY", "FeaturePairSettings", "FeaturePairs"]
-
 MOMENTUM = 0.9  # of the running length: the first steps can double it
 
 

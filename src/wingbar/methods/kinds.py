@@ -12,8 +12,6 @@ from wingbar.methods.state import Average
 from wingbar.models.encoder import Encoder
 from wingbar.types import Batch, Comparing, Encodes, Method, Network, ParamGroup
 
-__all__ = ["Base", "Wrapper", "beneath", "comparing", "groups_of", "innermost"]
-
 
 class Base(Protocol):
     """A method of its own: evaluated by its trunk's pooled vector, without a memory, all of it on one schedule."""

@@ -48,8 +48,6 @@ from wingbar.methods.losses import unit_length
 from wingbar.methods.rationale import Change, Fitting, Rationale, attended
 from wingbar.types import Method
 
-__all__ = ["ENTRY", "LCRSettings", "attended_feature"]
-
 CAM: dict[str, Change] = {"minmax": rationale.per_image, "none": rationale.as_they_are}
 SOFTMAX: dict[str, Change] = {"all": rationale.everywhere, "row": rationale.in_rows}
 ATTENTION: dict[str, Change] = {"image": rationale.per_image, "batch": rationale.over_batch}

@@ -84,8 +84,6 @@ from wingbar.models.heads import mlp
 from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Encoded, Output, ParamGroup
 
-__all__ = ["ENTRY", "LEWEL", "LEWELSettings", "alignment_maps", "grouped_pooling"]
-
 
 def build(encoder: Encoder, settings: LEWELSettings, context: Context) -> LEWEL:
     """LEWEL as the settings want it."""

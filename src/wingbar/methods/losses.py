@@ -18,29 +18,6 @@ from torch.nn import functional
 from wingbar.together import gather, in_company
 from wingbar.types import STD
 
-__all__ = [
-    "Comparison",
-    "alignment",
-    "as_is",
-    "blind_loss",
-    "centred",
-    "feature_std",
-    "full_precision",
-    "geometry",
-    "info_nce",
-    "negative_cosine",
-    "nt_xent",
-    "nt_xent_terms",
-    "objective",
-    "psnr",
-    "reconstruction",
-    "uniformity",
-    "unit_length",
-    "widened",
-    "with_positive",
-    "without_positive",
-]
-
 Denominator = Callable[[Tensor, Tensor], Tensor]
 Scale = Callable[[Tensor], Tensor]
 Embeddings = Float[Tensor, "n k"]

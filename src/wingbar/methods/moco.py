@@ -98,8 +98,6 @@ from wingbar.models.heads import mlp
 from wingbar.together import gather, own, whole
 from wingbar.types import Batch, Output
 
-__all__ = ["ENTRY", "MoCo", "MoCoSettings", "against_past", "against_past_and_present"]
-
 
 def build(encoder: Encoder, settings: MoCoSettings, context: Context) -> MoCo:
     """MoCo v2 as the settings want it."""

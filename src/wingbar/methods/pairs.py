@@ -161,8 +161,6 @@ from wingbar.models import decoder
 from wingbar.models.encoder import check_size, embed_all, evaluation_mode, evaluation_statistics, frozen_statistics
 from wingbar.types import STD, Method, Network, Preparation
 
-__all__ = ["ENTRY", "DecoderSettings", "PairSettings", "ReadingSettings", "pairs_in"]
-
 STATISTICS = {"frozen": frozen_statistics, "shared": synth.shared_statistics, "evaluation": evaluation_statistics}
 PIXELS = {"linear": decoder.linear_pixels, "unit": decoder.unit_pixels, "signed": decoder.signed_pixels}
 PIXEL_SCALE = {"unit": 1.0, "signed": 2.0}  # length of one unit of [0, 1] in that space

@@ -11,20 +11,6 @@ from torch import Generator, Tensor
 
 from wingbar.together import gather, own, whole
 
-__all__ = [
-    "Noise",
-    "absolute",
-    "alike",
-    "as_judged",
-    "by_rank",
-    "minmax",
-    "noise_std",
-    "noise_std_from_variance",
-    "of_another",
-    "relative",
-    "upside_down",
-]
-
 Rows = Float[Tensor, "batch dim"]  # one for each image
 
 

@@ -22,20 +22,6 @@ from wingbar.models.encoder import Encoder, evaluation_mode, watched
 from wingbar.together import gather, total, whole
 from wingbar.types import Batch, Encodes, Method, Output, ParamGroup
 
-__all__ = [
-    "Fitting",
-    "Rationale",
-    "as_they_are",
-    "attended",
-    "check_places",
-    "divergence",
-    "everywhere",
-    "in_rows",
-    "loss_cam",
-    "over_batch",
-    "per_image",
-]
-
 FLAT = 1e-7  # places that differ by less are the same: the originals' constant
 
 Change = Callable[[Tensor], Tensor]  # of (batch, height, width)

@@ -14,8 +14,6 @@ from wingbar.models.decoder import at_size_of
 from wingbar.models.encoder import Statistics, evaluation_mode
 from wingbar.types import Batch, Encodes, Output, ParamGroup
 
-__all__ = ["Rebuild", "blind_reconstruction", "embed_as_is"]
-
 
 def blind_reconstruction(
     image: Float[Tensor, "batch 3 h w"], loss: Callable[[Tensor, Tensor], Tensor] = reconstruction

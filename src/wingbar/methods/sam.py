@@ -47,8 +47,6 @@ from wingbar.methods.losses import unit_length
 from wingbar.methods.rationale import FLAT, Fitting, Rationale, attended
 from wingbar.types import Method
 
-__all__ = ["ENTRY", "SAMSettings", "bilinear_feature"]
-
 
 def build(base: Method, settings: SAMSettings, context: Context) -> Rationale:
     """SAM-SSL-Bilinear around a base, as the settings want it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["constant", "cosine", "keeping", "linear", "rising"]
-
 
 def cosine(done: float, whole: float) -> float:
     """Factor on the initial rate: 1 at first, 0 when the whole is done. In epochs as in MoCo and SimSiam, or in steps.

@@ -64,8 +64,6 @@ from wingbar.models.heads import mlp
 from wingbar.together import whole
 from wingbar.types import Batch, Output
 
-__all__ = ["ENTRY", "SimCLR", "SimCLRSettings", "strong"]
-
 
 def strong(data: DataSettings) -> views.Augment:
     """SimCLR's views: MoCo v2's with twice the colour jitter."""

@@ -39,8 +39,6 @@ from wingbar.models.encoder import Encoder, zero_init_residuals
 from wingbar.models.heads import mlp
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["ENTRY", "SimSiam", "SimSiamSettings"]
-
 
 def build(encoder: Encoder, settings: SimSiamSettings, context: Context) -> SimSiam:
     """SimSiam as the settings want it."""

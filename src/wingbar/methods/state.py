@@ -12,9 +12,6 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from wingbar.errors import UserError
 
-__all__ = ["Average", "Ring"]
-
-
 Buffers = Literal["none", "average", "copy"]
 
 

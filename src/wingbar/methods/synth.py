@@ -27,20 +27,6 @@ from wingbar.models.encoder import Statistics, frozen_statistics
 from wingbar.together import gather, whole
 from wingbar.types import Batch, Method, Network, Output, ParamGroup, Probe
 
-__all__ = [
-    "Readings",
-    "SynthPairs",
-    "in_image",
-    "in_one_call",
-    "in_residual",
-    "in_two_calls",
-    "judge",
-    "noise_facts",
-    "shared_statistics",
-    "student_view",
-    "teacher_view",
-]
-
 Feature = Float[Tensor, "batch dim"]  # and what else has a number for each of its dimensions
 Embed = Callable[[Tensor], Tensor]
 

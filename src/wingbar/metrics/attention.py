@@ -22,20 +22,6 @@ from wingbar.metrics.regions import Cover, Region
 from wingbar.models.encoder import Encoder, embed_all, evaluation_mode
 from wingbar.types import Seen, Views
 
-__all__ = [
-    "Attention",
-    "Focus",
-    "Mapped",
-    "attention_maps",
-    "energy",
-    "enlarged",
-    "explained",
-    "peak",
-    "score_attention",
-    "second_vectors",
-    "share",
-]
-
 CHUNK = 256  # images whose second views are drawn at once: a constant, so that `batch` changes nothing
 
 

@@ -8,8 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["calibration_error", "temperature"]
-
 WIDEST = 1e6  # temperatures lie between this and its inverse
 BINS = 15  # of confidence
 HALVINGS = 40  # of a range of 12 decades: the temperature is then exact to 11 digits

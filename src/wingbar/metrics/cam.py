@@ -19,8 +19,6 @@ from wingbar.errors import UserError
 from wingbar.methods.losses import as_is, full_precision, unit_length
 from wingbar.models.encoder import Encoder, evaluation_mode
 
-__all__ = ["Gain", "distinctness", "grad_cam", "likeness", "nearest"]
-
 Gain = Callable[[Float[Tensor, "batch dim"]], Float[Tensor, " batch"]]  # of each image, whatever the others are
 
 

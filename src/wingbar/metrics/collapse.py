@@ -15,17 +15,6 @@ from torch import Tensor
 from wingbar.errors import UserError
 from wingbar.methods.losses import feature_std, uniformity, unit_length
 
-__all__ = [
-    "Geometry",
-    "SelfNegatives",
-    "directions",
-    "effective_rank",
-    "geometry",
-    "learnt",
-    "self_negatives",
-    "spread",
-]
-
 EPSILON = 1e-7  # RankMe's
 SMALL = 512  # rows of a matrix that a CPU has solved before a GPU has begun
 DEAD = 0.01  # of the healthy spread: less is a dimension that says nothing about an image

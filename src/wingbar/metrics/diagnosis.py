@@ -18,8 +18,6 @@ from wingbar.metrics.collapse import Geometry, geometry, learnt, self_negatives
 from wingbar.metrics.verdicts import Diagnosis, Signs, judge
 from wingbar.train.record import training_lines
 
-__all__ = ["Record", "diagnose", "facts", "read_record", "signs_of"]
-
 MOST = 4096  # vectors that are looked at: the pairs of more would fill the memory and say the same
 
 

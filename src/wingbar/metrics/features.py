@@ -15,8 +15,6 @@ from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.together import divided, whole
 from wingbar.types import Method
 
-__all__ = ["Prepare", "copy_statistics", "embed_images", "embed_store", "prepared_images", "recalibrate"]
-
 Prepare = Callable[[Tensor, Tensor], Tensor]  # stored bytes and aspect ratios → normalised images
 
 

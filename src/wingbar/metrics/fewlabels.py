@@ -23,20 +23,6 @@ from wingbar.metrics.knn import check_labelled
 from wingbar.metrics.labels import by_class
 from wingbar.metrics.linear import Linear, fit
 
-__all__ = [
-    "MEAN",
-    "STRENGTHS",
-    "FewLabels",
-    "Frame",
-    "deal",
-    "fit_few",
-    "frame_of",
-    "nearness",
-    "path",
-    "refusal",
-    "rooted",
-]
-
 MEAN = 0.0  # in place of a strength: nearest class mean, which has none
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # weight decays, where a squared feature is 1 on average
 FOLDS = 5

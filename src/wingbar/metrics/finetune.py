@@ -33,8 +33,6 @@ from wingbar.train.loop import train
 from wingbar.train.optim import Rule, build_optimizers
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["RATES", "Finetuned", "Machine", "Supervised", "Tuning", "choose_rate", "finetune", "stepped"]
-
 RATES = (0.1, 0.03, 0.01)  # initial rates to choose from
 
 

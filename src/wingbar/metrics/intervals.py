@@ -18,8 +18,6 @@ from torch import Tensor
 
 from wingbar.errors import UserError
 
-__all__ = ["Interval", "bootstrap", "mcnemar", "over_repeats", "paired_bootstrap", "student", "wilson"]
-
 Values = Bool[Tensor, " n"] | Float[Tensor, " n"]  # hits, or numbers
 Z = NormalDist().inv_cdf(0.975)  # 95 %, two-sided: 1.96
 

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from wingbar.errors import UserError
 from wingbar.together import divided
 
-__all__ = ["check_labelled", "check_splits", "cosines", "knn_correct", "knn_places", "places", "rows_at_once"]
-
 AT_ONCE = 2**27  # numbers that are held in float64
 
 

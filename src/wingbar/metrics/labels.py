@@ -9,8 +9,6 @@ from torch import Tensor
 from wingbar.data.batches import fold
 from wingbar.errors import UserError
 
-__all__ = ["by_class", "show_fraction", "show_shots"]
-
 
 def by_class(labels: Int[Tensor, " n"], *, seed: int) -> Int[Tensor, " n"]:
     """All rows class by class, those of each at random: drawn on the CPU, and so the same on every device."""

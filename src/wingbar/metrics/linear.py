@@ -17,8 +17,6 @@ from wingbar.metrics.knn import check_splits, places
 from wingbar.metrics.labels import by_class
 from wingbar.metrics.minimise import minimise
 
-__all__ = ["Linear", "fit", "linear_places", "linear_probe", "objective", "stratified_fifth"]
-
 DECAYS = (1.0, 0.1, 0.01, 0.001, 0.0001)
 
 

@@ -13,8 +13,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-__all__ = ["minimise"]
-
 Points = Float[Tensor, "problem rows columns"]
 Numbers = Float[Tensor, "problem"]
 Objective = Callable[[Points], tuple[Numbers, Points]]  # values and gradients

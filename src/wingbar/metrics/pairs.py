@@ -20,19 +20,6 @@ from wingbar.models.encoder import evaluation_mode
 from wingbar.show.figures.contents import Ladder, Pairs
 from wingbar.types import MEAN, STD, Batch
 
-__all__ = [
-    "SCALES",
-    "Judged",
-    "criterion_ladder",
-    "criterion_names",
-    "make_pairs",
-    "noise_ladder",
-    "pixel_change",
-    "switched",
-    "to_bytes",
-    "twins",
-]
-
 SCALES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the noise, in units of the run's own ε
 CRITERIA = {"GradCam": "Grad-CAM", "LowVariance": "low variance", "Uniform": "uniform"}
 

@@ -17,8 +17,6 @@ from wingbar.errors import UserError
 from wingbar.metrics.knn import check_splits, places
 from wingbar.metrics.linear import Linear, objective
 
-__all__ = ["Probed", "linear_paper", "rate"]
-
 ORDER, START = range(2)  # streams of randomness
 
 

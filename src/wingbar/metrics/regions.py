@@ -24,21 +24,6 @@ from wingbar.data.lookalike import Drawn
 from wingbar.data.parallel import in_order
 from wingbar.errors import UserError
 
-__all__ = [
-    "Cover",
-    "Region",
-    "box_cover",
-    "boxes_in_view",
-    "disc_cover",
-    "drawn_regions",
-    "grown",
-    "listed_regions",
-    "masks_in_view",
-    "parts_in_view",
-    "points_in_view",
-    "upright_sizes",
-]
-
 Corners = Float[Tensor, "batch 4"]  # x0, y0, x1, y1
 Sizes = Float[Tensor, "batch 2"]  # width, height in pixels
 Cover = Float[Tensor, "batch size size"]  # 0 outside, 1 inside, between on the border

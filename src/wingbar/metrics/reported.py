@@ -7,8 +7,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["label", "points", "scores", "theirs"]
-
 # The paper's words → ours. Its linear evaluation is the protocol linear-paper, not the robust probe.
 METHODS = {
     "ResNet50": "initialisation",

@@ -13,8 +13,6 @@ from wingbar.errors import UserError
 from wingbar.metrics.knn import check_splits, cosines, rows_at_once
 from wingbar.together import divided
 
-__all__ = ["Gallery", "Retrieval", "retrieve"]
-
 
 class Retrieval(NamedTuple):
     """One entry per query that has something to find, in the order of the images; the means are what is reported."""

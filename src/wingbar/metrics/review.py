@@ -7,8 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["doubtful", "uncertainty", "worth_a_label"]
-
 POOL = 4096  # unlabelled images that are compared with one another; of more, the most uncertain
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from wingbar.metrics.intervals import Interval, bootstrap, wilson
 
-__all__ = ["ProtocolResult", "Score", "class_means", "per_class", "percent", "score"]
-
 
 class Score(NamedTuple):
     """A metric: its mean with a 95 % interval, and the value of every test image for paired comparisons."""

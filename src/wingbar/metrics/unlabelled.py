@@ -16,21 +16,6 @@ from wingbar.metrics.collapse import directions, effective_rank, geometry
 from wingbar.metrics.knn import cosines, rows_at_once
 from wingbar.models.whitening import fit_whitening, whiten
 
-__all__ = [
-    "alpha_req",
-    "candidates",
-    "cka",
-    "hubness",
-    "keep_or_not",
-    "lidar",
-    "margin",
-    "nearest",
-    "participation",
-    "reciprocal",
-    "shared_neighbours",
-    "views_agree",
-]
-
 NEIGHBOURS = 20
 DELTA = 1e-4  # LiDAR's
 

@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 
 from wingbar.metrics.collapse import Geometry, SelfNegatives
 
-__all__ = ["Diagnosis", "Signs", "judge"]
-
 Severity = Literal["healthy", "warning", "collapsed"]
 
 NARROW, POINT = 0.3, 0.001  # relative std below which vectors are much alike, and below which they are the same

@@ -16,17 +16,6 @@ from torch.nn import functional
 from wingbar.errors import UserError
 from wingbar.types import MEAN, STD
 
-__all__ = [
-    "DECODERS",
-    "LightDecoder",
-    "MirrorDecoder",
-    "at_size_of",
-    "linear_pixels",
-    "signed_pixels",
-    "tiny_decoder",
-    "unit_pixels",
-]
-
 Pixels = Callable[[Tensor], Tensor]
 
 

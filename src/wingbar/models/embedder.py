@@ -39,8 +39,6 @@ from wingbar.models.whitening import Whitening, whiten
 from wingbar.tensors import load_tensors, save_tensors
 from wingbar.types import Method, Pixels
 
-__all__ = ["Embedder", "embedder_of", "embedder_size", "load_embedder", "open_embedder", "save_embedder", "save_folder"]
-
 FOLDER, ABOUT, WEIGHTS, WHITE = "embedder", "embedder.json", "weights.safetensors", "whitening.safetensors"
 ENCODER = "encoder.safetensors"
 FORMAT = 1

@@ -15,22 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wingbar.errors import UserError
 from wingbar.types import IMAGENET, Encoded, Encodes, Network, Pixels
 
-__all__ = [
-    "Encoder",
-    "Layout",
-    "Statistics",
-    "check_size",
-    "draw_back",
-    "embed_all",
-    "evaluation_mode",
-    "evaluation_statistics",
-    "frozen_statistics",
-    "layers_of",
-    "patch_embedding",
-    "watched",
-    "zero_init_residuals",
-]
-
 Statistics = Callable[[Network], AbstractContextManager[None]]  # how BatchNorm behaves for the length of a pass
 Layout = Literal["pytorch", "caffe"]  # where a bottleneck has its stride: in the 3×3, or in the first 1×1
 

@@ -8,9 +8,6 @@ from itertools import pairwise
 
 from torch import nn
 
-__all__ = ["mlp"]
-
-
 relu = partial(nn.ReLU, inplace=True)
 
 

@@ -19,8 +19,6 @@ from wingbar.errors import UserError
 from wingbar.models.encoder import Encoder
 from wingbar.types import Network
 
-__all__ = ["LowRank", "adapted", "add_lora", "folded", "merge_lora"]
-
 
 def adapted(
     weight: Float[Tensor, "rows dim"], down: Float[Tensor, "2 rank dim"], up: Float[Tensor, "2 out rank"]

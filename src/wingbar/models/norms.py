@@ -11,8 +11,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wingbar.together import alone, gather, whole
 from wingbar.types import Network
 
-__all__ = ["WholeBatchNorm", "normalise_together"]
-
 
 class WholeBatchNorm(_BatchNorm):
     """In training it normalises with the rows of all processes. Torch's own knows no CPU, and asks even when alone."""

@@ -15,8 +15,6 @@ from torch.utils.checkpoint import checkpoint
 from wingbar.models.encoder import Encoder
 from wingbar.together import in_company, present
 
-__all__ = ["blocks_of", "recomputing"]
-
 
 def blocks_of(trunk: nn.Module) -> list[nn.Module]:
     """The parts that follow one another in a trunk's stages: bottlenecks, transformer blocks; none where all is layers.

@@ -30,8 +30,6 @@ from wingbar.errors import UserError
 from wingbar.models.encoder import Encoder, Layout, evaluation_mode
 from wingbar.types import IMAGENET, Encoded, Pixels
 
-__all__ = ["build_encoder", "fetch_weights"]
-
 PATIENCE = 10.0  # seconds that a server has for its first answer
 
 

@@ -24,16 +24,6 @@ from wingbar.models.lora import folded
 from wingbar.tensors import open_tensors, save_tensors
 from wingbar.types import IMAGENET, Pixels
 
-__all__ = [
-    "COARSE",
-    "encoder_with_weights",
-    "image_size",
-    "load_encoder",
-    "save_encoder",
-    "tensors_hash",
-    "weights_hash",
-]
-
 Weights = dict[str, Tensor]
 
 COARSE = Path(__file__).with_name("coarse.safetensors")  # ours, by experiments/small_encoder.py

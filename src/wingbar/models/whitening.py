@@ -10,8 +10,6 @@ from torch import Tensor
 
 from wingbar.errors import UserError
 
-__all__ = ["HALF", "Whitening", "fit_whitening", "whiten"]
-
 HALF = 0.5  # the power that most often helps: variances become their square roots
 EMPTY = 1e-9  # of the largest variance: axes with less are rounding, and would be blown up
 

@@ -20,8 +20,6 @@ from wingbar.reproduce.tables import DATASETS, FROZEN, HALF_WHITE, SUPERVISED, R
 from wingbar.train.images import count, find_source
 from wingbar.train.runfolder import FREE
 
-__all__ = ["NUMERICS", "Cell", "Splits", "differences", "find_splits", "is_trained", "make_cell", "numerics"]
-
 # What the digests of the splits stand for; the root is a place, not a number.
 IN_DIGEST = {f"data.{name}" for name in ("root", "name", "options", "classes", "images", "loud", "draw")}
 # bf16 and fp32 are different experiments, although a run may go on with the other one.

@@ -23,8 +23,6 @@ from wingbar.train.record import training_lines
 from wingbar.train.runs import run
 from wingbar.train.shelf import DecoderShelf
 
-__all__ = ["Made", "failure", "make", "recorded_seconds"]
-
 FRACTIONS = (1.0, 0.5, 0.2)  # of the labels, in the paper
 OF_THIS_MACHINE = {"encoder", "values"}  # paths in the lines of an evaluation
 

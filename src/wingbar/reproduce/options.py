@@ -16,8 +16,6 @@ from wingbar.errors import UserError, known
 from wingbar.files import check_place
 from wingbar.reproduce.tables import DATASETS, FROZEN, HALF_WHITE, SUPERVISED, TABLES, Row
 
-__all__ = ["Reproduce", "check", "chosen_rows", "roots"]
-
 
 @dataclass(frozen=True)
 class Reproduce:

@@ -27,8 +27,6 @@ from wingbar.train.record import training_lines
 from wingbar.train.shelf import first_settings
 from wingbar.train.stages import first_passes, step_passes
 
-__all__ = ["Job", "Place", "chosen_jobs", "devices_for", "estimated", "make_plan", "state_of"]
-
 State = Literal["finished", "interrupted", "new", "impossible"]
 
 

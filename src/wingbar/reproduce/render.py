@@ -13,8 +13,6 @@ from wingbar.metrics.reported import label
 from wingbar.reproduce.summary import Number, Section, Shown
 from wingbar.reproduce.tables import EXTRAS, TABLES
 
-__all__ = ["WRITERS", "as_csv", "as_latex", "as_markdown", "write_tables"]
-
 LEGEND = (
     "Each number: ours ± 95 % (over seeds, or over test images where there is one seed); in brackets the paper's, and "
     "ours minus the paper's in points. \\* better, † worse than the row's base, or in a difference than what is "

@@ -17,17 +17,6 @@ from wingbar.files import NUMBER, Line, holds, read_lines
 from wingbar.reproduce.tables import Row, measures
 from wingbar.tensors import save_tensors
 
-__all__ = [
-    "FAILED",
-    "Recorded",
-    "append",
-    "finished",
-    "read",
-    "read_all",
-    "read_values",
-    "write_values",
-]
-
 Recorded = Mapping[str, Mapping[str, Line]]  # key of a cell → metric → the latest line
 
 FAILED = "failed"  # the metric of a line that says why a cell has none

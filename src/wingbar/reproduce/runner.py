@@ -28,8 +28,6 @@ from wingbar.reproduce.results import FAILED, append, read, read_all, write_valu
 from wingbar.reproduce.tables import TABLES, measures, reported
 from wingbar.terminal import aside
 
-__all__ = ["adopt", "make_all"]
-
 
 class Taken(Exception):
     """Another process is at this cell."""

@@ -25,8 +25,6 @@ from wingbar.show.report.writing import write_report
 from wingbar.terminal import Terminal, aside, note, say
 from wingbar.train.machine import choose_device
 
-__all__ = ["work_through"]
-
 
 def work_through(asked: Reproduce) -> None:
     """Make every cell that is missing, or say what that would take, and write the tables."""

@@ -31,8 +31,6 @@ from wingbar.train.images import find_source, open_source
 from wingbar.train.machine import choose_device
 from wingbar.train.runs import run
 
-__all__ = ["tell_story"]
-
 NAMES = {
     "initialisation": "coarse weights",
     "initialisation, half-white": "coarse weights, half-white",

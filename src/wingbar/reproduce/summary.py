@@ -18,8 +18,6 @@ from wingbar.reproduce.plan import Job
 from wingbar.reproduce.results import FAILED, Recorded, finished, read_values
 from wingbar.reproduce.tables import EXTRAS, FROZEN, TABLES, Row, measures, reported
 
-__all__ = ["Number", "Section", "Shown", "summarise"]
-
 
 class Number(NamedTuple):
     """One number of ours, if it was made, beside the paper's, if it has one."""

@@ -8,20 +8,6 @@ from typing import Any, NamedTuple
 
 from wingbar.metrics.reported import METRICS, theirs
 
-__all__ = [
-    "DATASETS",
-    "EXTRAS",
-    "FROZEN",
-    "HALF_WHITE",
-    "SUPERVISED",
-    "TABLES",
-    "Row",
-    "Table",
-    "measures",
-    "protocols",
-    "reported",
-]
-
 # Rows that are no recipe: the initialisation as it is, its features half-white, all of it trained with labels.
 FROZEN, HALF_WHITE, SUPERVISED = "frozen", "half-white", "supervised"
 OF_FEATURES = ("rank-1", "rank-5", "mAP")  # of the paper's metrics, those that need no classifier

@@ -17,8 +17,6 @@ from wingbar.errors import UserError
 from wingbar.files import check_place
 from wingbar.train.runfolder import is_new, is_run
 
-__all__ = ["RUNS", "Try", "check", "config_of"]
-
 RUNS = ("coarse-moco", "coarse-features")
 FORMER = ("try-moco", "try-synth")  # what earlier versions ran
 LOOKED_AT = ("lookalikes.png", "pairs.png", "report.html")

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from wingbar.data import views
-from wingbar.data.listing import known
-from wingbar.errors import UserError
+from wingbar.errors import UserError, known
 from wingbar.evaluate.inspections import known_regions
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
@@ -27,8 +26,6 @@ from wingbar.show.visit import Visit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["draw", "gather_attended"]
 
 Kind = Literal["likeness", "distinctness"]
 FIRST_CHOICE = ("box", "mark")  # of regions

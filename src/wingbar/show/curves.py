@@ -26,8 +26,6 @@ from wingbar.train.runfolder import is_run, read_environment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "gather_ablations", "gather_curves", "note_on", "papers_points"]
-
 
 def gather_curves(folders: Sequence[Path]) -> list[Panel]:
     """All that runs on the same data recorded, a panel per quantity."""

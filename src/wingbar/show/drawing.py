@@ -18,8 +18,6 @@ from wingbar.terminal import note
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "draw_pictures"]
-
 Pages = Iterator[tuple[str, "Figure"]]  # names of files without their ending, and what they show
 
 FIGURES: dict[str, Callable[[Visit, Show], Pages]] = {  # of options.PICTURES, in that order

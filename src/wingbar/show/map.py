@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PROJECTIONS", "Projected", "draw", "draw_map", "gather_flock", "pca", "room_beside"]
-
 FEWEST = 3  # points: fewer have no shape
 COLOURS = 6  # classes that can be told apart at a glance: where there are more, the most alike to the encoder
 SIDE = 48  # pixels of a thumbnail

@@ -31,18 +31,6 @@ from wingbar.show.visit import Visit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "choose_queries",
-    "class_title",
-    "confusable",
-    "draw",
-    "draw_ranking",
-    "gather_ranking",
-    "likest_classes",
-    "pictures",
-    "titles",
-]
-
 SIDE = 128  # of the pictures, pixels at most
 
 

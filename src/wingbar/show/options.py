@@ -17,8 +17,6 @@ from wingbar.evaluate.options import Data
 from wingbar.evaluate.wanted import Wanted, data_of, find_place, find_wanted
 from wingbar.show.figures.style import Format
 
-__all__ = ["PICTURES", "Cam", "Map", "Neighbours", "Show", "Spread", "resolve"]
-
 PICTURES = ("pairs", "cam", "spread", "curves", "neighbours", "map")  # in the order of a report
 
 

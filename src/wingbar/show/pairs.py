@@ -27,8 +27,6 @@ from wingbar.types import Batch, Seen
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Synthesised", "draw", "gather_pairs", "makes_pairs"]
-
 
 class Synthesised(NamedTuple):
     """What a run makes of some images."""

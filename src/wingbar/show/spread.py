@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from wingbar.config.settings import Config
-from wingbar.data.listing import known
-from wingbar.errors import UserError
+from wingbar.errors import UserError, known
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject
 from wingbar.methods.criteria import LowVariance, row_std
@@ -32,8 +31,6 @@ from wingbar.train.saved import load_method
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["bank_measure", "density", "draw", "draw_spread", "feature_measure", "gather_spreads", "spread_of"]
 
 FEWEST = 3  # images of a class: fewer have no density
 

@@ -20,8 +20,6 @@ from wingbar.evaluate.splits import Side, Split, open_split, open_splits
 from wingbar.evaluate.subject import Setting, Subject
 from wingbar.train.images import find_source
 
-__all__ = ["Visit", "short_names", "spread_over_classes", "stem_of"]
-
 
 @dataclass(frozen=True)
 class Visit:

@@ -20,8 +20,6 @@ from wingbar.terminal import say
 from wingbar.train.command import asked_training
 from wingbar.train.runfolder import checked
 
-__all__ = ["submit"]
-
 FLAGS = {"--dry-run", "--no-dry-run", "-h", "--help"}  # options without a value
 TIME = r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}"
 WINGBAR = (sys.executable, "-m", "wingbar")

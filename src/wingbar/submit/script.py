@@ -14,8 +14,6 @@ from typing import Annotated, NamedTuple
 
 import tyro
 
-__all__ = ["Submit", "Work", "script"]
-
 
 @dataclass(frozen=True)
 class Submit:

@@ -20,8 +20,6 @@ from wingbar.train.saved import load_method
 from wingbar.train.stages import build_method, build_stages
 from wingbar.types import Method
 
-__all__ = ["DECODER", "could_show_pairs", "load_pairs", "shows_pairs"]
-
 DECODER = "decoder.safetensors"  # in the run's folder, once it was fitted
 EPOCHS = 40
 

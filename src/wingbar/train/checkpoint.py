@@ -17,8 +17,6 @@ from wingbar.files import atomic, refuse_bomb
 from wingbar.train.optim import Optimizers
 from wingbar.types import Encodes, Method, Output
 
-__all__ = ["Keeper", "Position", "capture", "read", "restore", "write"]
-
 VERSION = 2  # 2: encoder and projector are two groups of the optimiser
 
 

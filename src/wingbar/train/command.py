@@ -21,8 +21,6 @@ from wingbar.terminal import say
 from wingbar.train.progress import working
 from wingbar.train.runfolder import checked, continued, recipe_of
 
-__all__ = ["Resume", "asked_training", "config_file", "resume", "start_ranks", "stopped", "train"]
-
 FROM_FILE = "--config FILE takes the settings of a run's config.json in place of a recipe's, but for what is said here."
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wingbar.config.settings import Config
 from wingbar.errors import Collapsed
@@ -19,54 +20,57 @@ from wingbar.train.progress import Bar, forecasting
 from wingbar.train.record import Recorder
 from wingbar.train.saved import build_keeper, last_good_state, restore, spread
 from wingbar.train.shelf import put
-from wingbar.train.sketch import build_sketches
+from wingbar.train.sketch import Sketches, build_sketches
 from wingbar.train.stages import Stage
 from wingbar.train.trackers import Listener, tracking
 from wingbar.train.watch import CollapseAlarm, Look, kappa_alarm, watch
 from wingbar.types import Method, Output
 
-__all__ = ["follow", "notes", "run_stages"]
+
+@dataclass(frozen=True)
+class Course:
+    """What all stages of a run have in common."""
+
+    config: Config
+    method: Method
+    looks: Sequence[Look]  # at the last stage
+    ranks: Ranks
+    alarm: CollapseAlarm
+    quiet: bool
+
+    @property
+    def out(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.run.out)
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """Tells people, unless they want quiet."""
+        return notes(quiet=self.quiet)
 
 
-def run_stages(
-    config: Config,
-    stages: Sequence[Stage],
-    method: Method,
-    out: Path,
-    looks: Sequence[Look],
-    *,
-    ranks: Ranks,
-    alarm: CollapseAlarm,
-    place: Path | None,
-    quiet: bool,
-) -> None:
+class Around(NamedTuple):
+    """What is open while stages run."""
+
+    sketches: Sketches
+    tell: Listener
+    asked_to_stop: Callable[[], int]
+    forecast: Callable[[Bar], None]
+
+
+def run_stages(course: Course, stages: Sequence[Stage], *, place: Path | None) -> None:
     """What is left of the run; a decoder that is initialised here is left at its place on the shelf."""
-    position = restore(config, stages, method, place=place, say=notes(quiet=quiet))
-    if ranks.count > 1:
-        spread(stages, method, ranks, position)
-    drawing = build_sketches(config, method, stages[-1].batches, out, notes(quiet=quiet))
-    telling = tracking(config, out, notes(quiet=quiet))
-    with stop_signals(alone=ranks.count == 1) as asked_to_stop, drawing as sketches, telling as tell:
+    config, method, out, say = course.config, course.method, course.out, course.say
+    position = restore(config, stages, method, place=place, say=say)
+    if course.ranks.count > 1:
+        spread(stages, method, course.ranks, position)
+    drawing = build_sketches(config, method, stages[-1].batches, out, say)
+    telling, stopping = tracking(config, out, say), stop_signals(alone=course.ranks.count == 1)
+    with stopping as asked_to_stop, drawing as sketches, telling as tell:
         on_cpu = choose_device(config.run.device).type == "cpu"
-        forecast = forecasting(on_the_cpu() if on_cpu else "", notes(quiet=quiet))
-        left = _left(stages, position)
-        for number, stage in enumerate(left):
-            _run_stage(
-                config,
-                stage,
-                method,
-                out,
-                looks if stage is stages[-1] else [],
-                ranks=ranks,
-                start=0 if number else position.step,
-                later=left[number + 1 :],
-                alarm=alarm,
-                sketch=sketches.during(stage.name),
-                tell=tell,
-                asked_to_stop=asked_to_stop,
-                forecast=forecast,
-                quiet=quiet,
-            )
+        around = Around(sketches, tell, asked_to_stop, forecasting(on_the_cpu() if on_cpu else "", say))
+        for stage, later, start in _left(stages, position):
+            _run_stage(course, stage, later, around, start=start)
             if place and stage.product is not None:
                 put(place, stage, out / "metrics.jsonl")
 
@@ -76,14 +80,13 @@ def follow(config: Config, stages: Sequence[Stage], method: Method, looks: Seque
     position = spread(stages, method, ranks)
     autocast = choose_autocast(config.run.precision, choose_device(config.run.device))
     with stop_signals(alone=False) as asked_to_stop:
-        left = _left(stages, position)
-        for number, stage in enumerate(left):
+        for stage, later, start in _left(stages, position):
             stage.method.train()
-            watched = watch(looks if stage is stages[-1] else [], _unheard, per_epoch=stage.batches.per_epoch)
+            watched = watch([] if later else looks, _unheard, per_epoch=stage.batches.per_epoch)
             train_stage(
                 stage,
-                left[number + 1 :],
-                start=0 if number else position.step,
+                later,
+                start=start,
                 autocast=autocast,
                 after=ranks.told((*_seeing(stage, method, _unheard), watched, ranks.stopping(asked_to_stop)), method),
                 again=f"wingbar resume {config.run.out}",
@@ -95,8 +98,11 @@ def _unheard(facts: Mapping[str, float]) -> None:
     """What a rank that follows notes."""
 
 
-def _left(stages: Sequence[Stage], position: Position) -> Sequence[Stage]:
-    return stages[[stage.name for stage in stages].index(position.stage) :]
+def _left(stages: Sequence[Stage], position: Position) -> Iterator[tuple[Stage, Sequence[Stage], int]]:
+    """The stages that are not over, each with those behind it and the step at which it goes on."""
+    first = [stage.name for stage in stages].index(position.stage)
+    for number in range(first, len(stages)):
+        yield stages[number], stages[number + 1 :], position.step if number == first else 0
 
 
 def _seeing(stage: Stage, method: Method, note: Callable[[Mapping[str, float]], None]) -> list[After]:
@@ -105,33 +111,27 @@ def _seeing(stage: Stage, method: Method, note: Callable[[Mapping[str, float]], 
     return [] if told is None else [lambda step, outputs: note(told(step, method) or {})]
 
 
-def _run_stage(
-    config: Config,
-    stage: Stage,
-    method: Method,
-    out: Path,
-    looks: Sequence[Look],
-    *,
-    ranks: Ranks,
-    start: int,
-    later: Sequence[Stage],
-    alarm: CollapseAlarm,
-    sketch: After,
-    tell: Listener,
-    asked_to_stop: Callable[[], int],
-    forecast: Callable[[Bar], None],
-    quiet: bool,
-) -> None:
+def _run_stage(course: Course, stage: Stage, later: Sequence[Stage], around: Around, *, start: int) -> None:
     """Steps `start` to the end of a stage, watched, recorded, drawn and saved."""
-    say = notes(quiet=quiet)
-    with _bar(config, stage, later, start=start, quiet=quiet) as bar:
-        recorder = _recorder(config, stage, out)
-        keeper = build_keeper(config, stage, method, out, ranks.agreed(asked_to_stop))
-        recorder.listeners += [tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(say), alarm]
-        watching = watch(looks, recorder.note, per_epoch=stage.batches.per_epoch)
-        seeing = _seeing(stage, method, recorder.note)
-        reporting = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: forecast(bar)]
+    config, ranks, alarm = course.config, course.ranks, course.alarm
+    with _bar(config, stage, later, start=start, quiet=course.quiet) as bar:
+        recorder = _recorder(config, stage, course.out)
+        keeper = build_keeper(config, stage, course.method, course.out, ranks.agreed(around.asked_to_stop))
+        heard = (around.tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(course.say), alarm)
+        recorder.listeners += heard
+        watching = watch([] if later else course.looks, recorder.note, per_epoch=stage.batches.per_epoch)
+        seeing = _seeing(stage, course.method, recorder.note)
+        reporting: list[After] = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: around.forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
+        after: list[After] = [
+            *seeing,
+            watching,
+            recorder,
+            keeper,
+            around.sketches.during(stage.name),
+            *reporting,
+            *stopping,
+        ]
         keeper.before_saving = recorder.flush
         keeper.remember(start)
         stage.method.train()
@@ -141,8 +141,8 @@ def _run_stage(
                 later,
                 start=start,
                 autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
-                after=ranks.told((*seeing, watching, recorder, keeper, sketch, *reporting, *stopping), method),
-                again=f"wingbar resume {out}",
+                after=ranks.told(after, course.method),
+                again=f"wingbar resume {course.out}",
                 forward=ranks.forward(stage.method),
             )
             keeper.save(stage.steps)

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from wingbar.config.settings import Config
 from wingbar.data.batches import fold
 from wingbar.errors import Interrupted, UserError
+from wingbar.process import rank
 from wingbar.process import ranks as started
 from wingbar.terminal import aside
 from wingbar.together import in_company
@@ -36,13 +37,8 @@ from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
-__all__ = ["Ranks", "joined"]
-
 Part = TypeVar("Part")
 GONE = ("gloo", "NCCL", "Connection", "Broken pipe", "imed out")  # in what torch says when a rank does not answer
-
-
-# --- tensors ---------------------------------------------------------------------------------------------------------
 
 
 class _Gather(torch.autograd.Function):
@@ -149,7 +145,7 @@ class Ranks:
 
         def tell(step: int, outputs: Sequence[Output]) -> None:
             if self.local:
-                self._average([buffer for norm in _learning_norms(method) for buffer in _statistics(norm)])
+                self._average(_statistics(method))
             averaged = self.averaged(outputs)
             for callback in after:
                 callback(step, averaged)
@@ -215,12 +211,9 @@ def _scalars(output: Output) -> dict[str, Tensor]:
     return {name: value.to(device) for name, value in {**output.losses, **facts}.items()}
 
 
-def _learning_norms(method: Network) -> Iterator[_BatchNorm]:
-    return (part for part in method.modules() if isinstance(part, _BatchNorm) and part.training)
-
-
-def _statistics(norm: _BatchNorm) -> list[Tensor]:
-    return [buffer for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
+def _statistics(method: Network) -> list[Tensor]:
+    norms = [part for part in method.modules() if isinstance(part, _BatchNorm) and part.training]
+    return [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
 
 
 # --- coming together, and apart --------------------------------------------------------------------------------------
@@ -241,13 +234,17 @@ def joined(config: Config, *, again: str, always: bool = False) -> Iterator[Rank
             f"{count} devices are as many processes; use the command wingbar, or start this one with "
             f"torchrun --nproc-per-node {count}"
         )
-    store = _join(config)
+    told = partial(_loss, wait=config.run.wait_minutes, again=again)
+    try:
+        store = _join(config)
+    except RuntimeError as error:  # they have not met, so that each one that has waited says so
+        _leave(rank(), count, told(str(error)), code=1)
     ranks = Ranks(dist.get_rank(), count, local)
     try:
         _check_alike(ranks, config)
         yield ranks
     except (Exception, KeyboardInterrupt) as error:
-        _end(error, ranks, store, partial(_loss, wait=config.run.wait_minutes, again=again))
+        _end(error, ranks, store, told)
     dist.destroy_process_group()
 
 
@@ -282,15 +279,20 @@ def _end(error: BaseException, ranks: Ranks, store: dist.Store, told: Callable[[
     lost = isinstance(error, RuntimeError) and any(word in str(error) for word in GONE)
     if first and (ranks.leads or not isinstance(error, UserError)) and not lost:
         raise error
-    if first:
-        why = told(str(error)) if lost else str(error)
-        aside(f"wingbar: rank {ranks.rank} of {ranks.count}: {why}")
+    why = told(str(error)) if lost else str(error)
+    _leave(ranks.rank, ranks.count, why if first else "", code=1 if lost else 2)
+
+
+def _leave(rank: int, count: int, why: str, *, code: int) -> NoReturn:
+    """With a sentence, and without exit handlers, which would wait for ranks that are gone."""
+    if why:
+        aside(f"wingbar: rank {rank} of {count}: {why}")
     sys.stderr.flush()
-    os._exit(1 if lost else 2)  # exit handlers would wait for ranks that are gone
+    os._exit(code)
 
 
 def _loss(said: str, *, wait: float, again: str) -> str:
     """In a sentence, what torch said of a rank that does not answer."""
-    late = "imed out" in said
+    late = "imed out" in said or "timeout" in said
     what = f"another one did not answer within run.wait_minutes {wait:g}" if late else "another one is gone"
     return f"{what}, so all end; {again}"

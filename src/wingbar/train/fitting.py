@@ -22,8 +22,6 @@ from wingbar.train.loop import After, Forward, train
 from wingbar.train.machine import choose_autocast, describe_memory, forget_compiled
 from wingbar.train.stages import Stage
 
-__all__ = ["describe_choice", "fitted", "settled", "train_stage"]
-
 Autocast = Callable[[], AbstractContextManager[Any]]
 
 

@@ -18,8 +18,6 @@ from wingbar.data.store import Store
 from wingbar.terminal import note
 from wingbar.train.progress import Bar
 
-__all__ = ["count", "find_source", "open_saliency", "open_source", "reporting"]
-
 
 def find_source(config: Config, split: Literal["train", "test"] = "train") -> Source:
     """The images of a split, before any is decoded; `test` is a part of train where one is held out."""

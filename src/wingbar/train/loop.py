@@ -11,8 +11,6 @@ import torch
 from wingbar.train.optim import Factors, Optimizers
 from wingbar.types import Batch, Method, Output
 
-__all__ = ["After", "Forward", "train"]
-
 After = Callable[[int, Sequence[Output]], None]
 
 

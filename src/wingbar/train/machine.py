@@ -18,22 +18,6 @@ from wingbar.models.encoder import Encoder
 from wingbar.models.norms import WholeBatchNorm
 from wingbar.types import Network
 
-__all__ = [
-    "choose_autocast",
-    "choose_device",
-    "choose_precision",
-    "compile_parts",
-    "describe_memory",
-    "forget_compiled",
-    "gpu_name",
-    "on_gpu_compiled",
-    "on_the_cpu",
-    "release_parts",
-    "say_precision",
-    "uncompiled",
-    "will_compile",
-]
-
 
 def choose_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""

@@ -15,17 +15,6 @@ from wingbar.methods.schedules import cosine
 from wingbar.train.scaling import LossScale
 from wingbar.types import ParamGroup
 
-__all__ = [
-    "Factors",
-    "Optimizers",
-    "Rule",
-    "Schedule",
-    "build_optimizers",
-    "clip_each",
-    "linear256",
-    "literal",
-]
-
 Settings = dict[str, Any]  # a parameter group as torch wants it
 
 

@@ -15,8 +15,6 @@ from rich.text import Text
 
 from wingbar.terminal import Terminal, aside, printable
 
-__all__ = ["Bar", "Pace", "forecasting", "hours", "summary", "working"]
-
 LOSSES = ("base", "rebuild", "pair")
 PATIENCE = 2.0  # seconds before a first line says what is being done: most mistakes are found sooner, and told alone
 TIMED, LONG = 3.0, 3600.0  # seconds: of steps before their pace is believed; of a run that somebody may want shorter

@@ -24,8 +24,6 @@ from wingbar.files import remove_partial, write_text
 from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences, read_environment
 
-__all__ = ["check_continuation", "check_unreadable", "installed", "make_folder", "surroundings"]
-
 IMAGES = "images.txt"
 OWN = ("checkpoint.pt", "encoder.safetensors", "metrics.jsonl", "config.json", "environment.json", IMAGES, UNREADABLE)
 UNIMPORTANT = {"run.out", "run.overwrite", "run.resume", "system", "cores"}  # not worth a word when they change
@@ -49,7 +47,7 @@ def check_continuation(config: Config, saved: str) -> list[str]:
     return [f"{name} is {new}, was {old}" for name, (new, old) in changes.items()]
 
 
-def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> Path:
+def make_folder(config: Config, store: Store, source: Source | Store, recipe: str) -> None:
     """Make the run's folder, or find it as it was left."""
     out, contents = Path(config.run.out), _contents(store, source)
     made_with = {**_environment(store, source, recipe, contents), "ranks": config.run.devices}
@@ -72,7 +70,6 @@ def make_folder(config: Config, store: Store, source: Source | Store, recipe: st
         _list_unreadable(out, store)
     else:
         (out / UNREADABLE).unlink(missing_ok=True)  # of an earlier attempt, mended since
-    return out
 
 
 def check_unreadable(config: Config, store: Store) -> None:

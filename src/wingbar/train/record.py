@@ -16,8 +16,6 @@ from wingbar.errors import NonFiniteLoss
 from wingbar.files import NUMBER, Line, append, holds, read_lines, write_text
 from wingbar.types import Output
 
-__all__ = ["Recorder", "training_lines", "trim_record"]
-
 
 class Recorder:
     """Callback of the loop. Keeps a window of scalars on the device and reads them together, so that no step waits.

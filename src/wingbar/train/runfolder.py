@@ -18,8 +18,6 @@ from wingbar.errors import UserError
 from wingbar.files import check_place
 from wingbar.process import rank, ranks, restarted
 
-__all__ = ["FREE", "checked", "continued", "differences", "held", "is_new", "is_run", "read_environment", "read_run"]
-
 UNREADABLE, LOCK = "unreadable.txt", ".lock"
 # Settings that do not change what is computed, or that are checked anew: a run may go on with others.
 FREE = {

@@ -18,7 +18,7 @@ from wingbar.models.encoder import Encoder, draw_back
 from wingbar.models.lora import merge_lora
 from wingbar.models.norms import normalise_together
 from wingbar.terminal import note
-from wingbar.train.course import follow, notes, run_stages
+from wingbar.train.course import Course, follow, notes, run_stages
 from wingbar.train.distributed import Ranks, joined
 from wingbar.train.fitting import describe_choice, fitted, settled
 from wingbar.train.images import count, find_source, open_saliency, open_source
@@ -31,8 +31,6 @@ from wingbar.train.shelf import DecoderShelf
 from wingbar.train.stages import build_method, build_stages
 from wingbar.train.watch import CollapseAlarm, build_looks, find_test, first_look, last_look
 from wingbar.types import Encodes, Method
-
-__all__ = ["Result", "fit", "resume", "run"]
 
 
 class Result(NamedTuple):
@@ -112,12 +110,12 @@ def _run(
         return _result(config, method, begun)
     with waiting("preparing the first step"):
         alarm = CollapseAlarm(notes(quiet=quiet or config.run.stop_on_collapse), begun=first_look(looks))
-        out = make_folder(config, store, source, recipe)
+        make_folder(config, store, source, recipe)
         product = stages[0].product if len(stages) == 2 else None
         place = shelf.place(config, method.encoder, product) if shelf and product is not None else None
-    run_stages(config, stages, method, out, looks, ranks=ranks, alarm=alarm, place=place, quiet=quiet)
+    run_stages(Course(config, method, looks, ranks, alarm, quiet), stages, place=place)
     result = _result(config, method, begun)
-    save_embedder(result.embedder, out, recipe=recipe)
+    save_embedder(result.embedder, result.out, recipe=recipe)
     if not quiet and config.encoder.weights != "random" and (said := last_look(config, begun, result.encoder, store)):
         note(said)
     return result

@@ -24,8 +24,6 @@ from wingbar.train.shelf import take
 from wingbar.train.stages import Stage, build_method
 from wingbar.types import Method
 
-__all__ = ["build_keeper", "last_good_state", "load_method", "nothing_lost", "restore", "spread"]
-
 CHECKPOINT = "checkpoint.pt"
 
 

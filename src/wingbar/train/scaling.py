@@ -11,8 +11,6 @@ from torch import Tensor
 
 from wingbar.errors import NonFiniteLoss
 
-__all__ = ["LossScale"]
-
 
 class LossScale:
     """Multiplies losses and divides gradients by a number that follows what fp16 can hold: torch's GradScaler.

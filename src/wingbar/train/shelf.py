@@ -24,8 +24,6 @@ from wingbar.train.runfolder import FREE
 from wingbar.train.stages import Stage
 from wingbar.types import Network
 
-__all__ = ["DecoderShelf", "first_settings", "put", "take"]
-
 # The settings it depends on: groups but for what changes no numbers or names a place, and single ones.
 GROUPS = ("data.", "encoder.")
 IDLE = FREE | {"data.root", "encoder.weights"}

@@ -34,8 +34,6 @@ from wingbar.train.stages import build_views, plain_images
 from wingbar.train.watch import sample
 from wingbar.types import Method, Output
 
-__all__ = ["Board", "Sketches", "build_sketches"]
-
 PAUSE = 60.0  # seconds from one drawing to the next, and to the first
 SHARE = 50  # and as many times what the last one took: training waits for some of it, for the interpreter if not for us
 LOOKED_AT, SHOWN = 16, 4  # images, as Grad-CAM compares images with one another

@@ -36,19 +36,6 @@ from wingbar.train.machine import (
 from wingbar.train.scaling import LossScale
 from wingbar.types import Method, Views
 
-__all__ = [
-    "Stage",
-    "build_method",
-    "build_optimizers",
-    "build_stages",
-    "build_views",
-    "first_passes",
-    "plain_images",
-    "prepare",
-    "step_passes",
-    "view_sizes",
-]
-
 
 def build_method(config: Config, *, steps: int = 1, images: int = 0) -> Method:
     """The method to train, on the CPU; random parts depend on run.seed alone, the base's not on what is around it.

@@ -16,8 +16,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from wingbar.data.parallel import cores
 from wingbar.terminal import aside
 
-__all__ = ["start"]
-
 LOST = 1  # exit code of a rank that has said that another one is gone
 
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from wingbar.config.settings import Config, named
 from wingbar.files import Line, write_text
 
-__all__ = ["Listener", "Sink", "tracking"]
-
 Listener = Callable[[Line], None]  # is told every line of the record
 PROJECT = "wingbar"  # under which trackers collect runs
 KEPT = "tracker-{}.txt"  # in a run's folder: what a tracker calls it, so that a resumed run goes on in the same place

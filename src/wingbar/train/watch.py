@@ -33,18 +33,6 @@ from wingbar.train.machine import choose_autocast, choose_device, uncompiled
 from wingbar.train.stages import Stage, plain_images
 from wingbar.types import Encodes, Method, Output
 
-__all__ = [
-    "CollapseAlarm",
-    "Look",
-    "build_looks",
-    "find_test",
-    "first_look",
-    "kappa_alarm",
-    "last_look",
-    "sample",
-    "watch",
-]
-
 ALONE = Ranks()
 CHUNK = 128  # images that are embedded at once
 MOST = 2048  # images by which a training is judged at its end

@@ -23,8 +23,6 @@ from wingbar.train.progress import Bar
 from wingbar.use.embeddings import Embeddings
 from wingbar.use.exact import BLOCK, Nearest, nearest, unit_rows
 
-__all__ = ["Approximate", "approximate"]
-
 LINKS, BUILDING, SEARCHING = 16, 200, 128  # of the graph: edges of a row, and how widely it is searched
 SAMPLE = 100  # rows whose neighbours are found exactly, too
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from wingbar.use.rows import EmbedOutcome
     from wingbar.use.searching import Answer
 
-__all__ = ["classify", "embed", "explore", "export", "pick_data", "search"]
-
 SHOWN = 5  # of each list of files
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from wingbar.methods.losses import unit_length
 
-__all__ = ["Coreset", "Round", "centroids", "choose", "lloyd", "rounds"]
-
 AT_ONCE = 1024  # candidates of a centroid that are looked up together
 REFERENCE = 20  # the round that later ones are compared with
 

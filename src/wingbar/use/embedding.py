@@ -27,8 +27,6 @@ from wingbar.use.options import Embed, place_of
 from wingbar.use.rows import EmbedOutcome, PartShelf, bring_up_to_date, merged
 from wingbar.use.sources import ToEmbed, find_source
 
-__all__ = ["make_embeddings"]
-
 PATIENCE = 10.0  # seconds of work that the end of a process may cost
 
 

@@ -14,8 +14,6 @@ from jaxtyping import Shaped
 from wingbar.errors import UserError, on_one_line
 from wingbar.use.exact import Nearest, Vectors
 
-__all__ = ["DTYPES", "Embeddings", "Extras", "Hit", "IndexAbout", "IndexRow", "Maker", "from_text", "hits", "to_text"]
-
 FORMAT = 1
 DTYPES: dict[str, np.dtype[Any]] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 

@@ -15,8 +15,6 @@ from jaxtyping import Bool, Float, Int
 
 from wingbar.errors import UserError
 
-__all__ = ["BLOCK", "QUERIES", "Nearest", "Vectors", "nearest", "pairs_above", "unit_rows"]
-
 BLOCK = 16_384  # rows that are compared at once
 QUERIES = 1024  # with as many of these
 PAIRS = 8192  # that are computed in float64 at once

@@ -23,8 +23,6 @@ from wingbar.files import atomic, plain, refuse_bomb, table_text, write_text
 from wingbar.use.embeddings import DTYPES, Embeddings, IndexRow, from_text, to_text
 from wingbar.use.exact import BLOCK
 
-__all__ = ["is_there", "open_embeddings", "write_embeddings"]
-
 KEY, VECTORS, COLUMNS = "wingbar", "vector", ("path", "class", "hash")
 ABOUT = "about.json"
 OURS = re.compile(r"(rows|vector|projection_[xy]|neighbor_(ids|distances))\.[0-9a-f]{12}\.(csv|npy)|\..+\.partial")

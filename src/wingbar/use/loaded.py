@@ -30,8 +30,6 @@ from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
 from wingbar.use.sources import Decode
 
-__all__ = ["EmbeddedBatch", "Loaded", "Pictured", "load", "maker_of", "open_candidate", "open_maker"]
-
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
 Pictured: TypeAlias = str | Path | Image.Image | Tensor  # (3, h, w), or several of a size
 SHARPER = 256 / 224  # the centre is cut from this much: large images are decoded to no less

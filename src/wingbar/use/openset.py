@@ -30,8 +30,6 @@ from wingbar.evaluate.doctor.pairs import Subjects, find_pairs
 from wingbar.evaluate.doctor.report import ListedImage, Settings
 from wingbar.models.embedder import Embedder
 
-__all__ = ["LookedAt", "close_ones", "look", "open_files", "same_pictures", "target_files"]
-
 CHUNK = 512  # files whose features are kept together: what is lost at most when somebody ends us
 RESIZE = 256 / 224  # of the stored squares, as `centre` wants them
 NET = 12  # signs of 64 that may differ between candidates; the doctor, who looks closely, allows 8

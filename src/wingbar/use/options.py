@@ -17,18 +17,6 @@ from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.files import check_place
 
-__all__ = [
-    "ENDINGS",
-    "Embed",
-    "Search",
-    "check_embed",
-    "check_ending",
-    "check_folder",
-    "check_handling",
-    "check_search",
-    "place_of",
-]
-
 ENDINGS = (".parquet", ".npz", ".map")
 
 

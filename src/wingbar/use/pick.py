@@ -27,8 +27,6 @@ from wingbar.use.openset import LookedAt, close_ones, look, open_files, same_pic
 from wingbar.use.pickoptions import Pick, check_pick, stem_of
 from wingbar.use.sheets import picture
 
-__all__ = ["Picked", "pick"]
-
 PER_IMAGE = 50  # open images for each of the target's, if nobody gives a budget
 SHOWN, ACROSS = 7, 8  # rounds on the contact sheet, pictures of each
 

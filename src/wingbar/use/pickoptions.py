@@ -16,8 +16,6 @@ from wingbar.evaluate.doctor.options import check_encoder
 from wingbar.files import check_place
 from wingbar.use.options import check_handling
 
-__all__ = ["Pick", "check_pick", "stem_of"]
-
 
 @dataclass(frozen=True)
 class Pick:

@@ -26,8 +26,6 @@ from wingbar.use.embeddings import Embeddings, IndexAbout, IndexRow
 from wingbar.use.exact import QUERIES, Vectors, nearest
 from wingbar.use.formats import write_embeddings
 
-__all__ = ["EmbedOutcome", "MergedRows", "PartShelf", "bring_up_to_date", "merged"]
-
 FEWEST = 3  # images of a map: fewer have no shape
 
 

@@ -20,8 +20,6 @@ from wingbar.use.exact import Nearest, nearest, pairs_above
 from wingbar.use.formats import open_embeddings
 from wingbar.use.options import Search
 
-__all__ = ["Answer", "find"]
-
 Allowed: TypeAlias = Bool[np.ndarray, " n"] | None  # rows to search; None: all
 QUICK = 10**8  # comparisons that need no bar
 

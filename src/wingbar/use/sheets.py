@@ -19,8 +19,6 @@ from wingbar.show.neighbours import class_title
 from wingbar.use.embeddings import Hit
 from wingbar.use.searching import Answer
 
-__all__ = ["ROWS", "draw_answers", "in_square", "picture"]
-
 SIDE = 240  # pixels of a picture
 ROWS, ACROSS = 24, 12  # of a sheet at most
 

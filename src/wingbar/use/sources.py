@@ -17,8 +17,6 @@ from wingbar.data.shards import address, find_shards
 from wingbar.data.walking import find_images
 from wingbar.use.embeddings import IndexRow
 
-__all__ = ["Decode", "ToEmbed", "find_source", "written"]
-
 Decode = Callable[[int], Picture | Unreadable]  # of a row
 
 

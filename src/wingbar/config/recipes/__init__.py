@@ -13,8 +13,6 @@ from wingbar.config.recipes import bases, compared, features, paper, small, tran
 from wingbar.config.settings import Config
 from wingbar.errors import UserError
 
-__all__ = ["GROUPS", "RECIPES", "START_HERE", "recipe_named"]
-
 START_HERE = """\
 Start here, on your own images and a GPU: wingbar train moco-tuned --data.root photos/ --out runs/a
 Without a GPU: wingbar train try-moco --data.root photos/ --out runs/a, small and from random weights; or wingbar try.

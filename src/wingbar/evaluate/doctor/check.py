@@ -36,8 +36,6 @@ from wingbar.train.progress import Bar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check", "contact_sheet", "embed"]
-
 
 def check(
     path: str | Path,

@@ -26,8 +26,6 @@ from torch.nn import functional as F
 from wingbar.data.census import Exam
 from wingbar.data.parallel import in_order
 
-__all__ = ["Alike", "EvidenceSheet", "are_one", "prove", "sheet", "side_for"]
-
 SIDES = (128, 64)  # of the square; a picture smaller than the last has no tiles
 GRID = 6  # tiles down and across
 REACH = 4  # pixels by which a tile may be elsewhere, as after a crop

@@ -16,8 +16,6 @@ from wingbar.data.shards import is_there
 from wingbar.errors import UserError
 from wingbar.files import check_place
 
-__all__ = ["Check", "check_asked", "check_encoder", "check_folder", "check_numbers"]
-
 FARTHEST = 16  # a quarter of the hash: beyond, any two pictures may be as close
 FILES = ("report.json", "pairs.png")
 

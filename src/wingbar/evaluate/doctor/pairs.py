@@ -15,8 +15,6 @@ from wingbar.data.duplicates import Close, Thumbnails, close_pairs, correlations
 from wingbar.evaluate.doctor.evidence import Alike
 from wingbar.evaluate.doctor.report import ImagePair, Kind, ListedImage, Settings
 
-__all__ = ["Subjects", "find_pairs", "group_pairs"]
-
 Features = Float[Tensor, "n dim"]  # of length 1
 
 

@@ -35,21 +35,6 @@ from wingbar.data.census import Exam, Triple, channels
 from wingbar.data.listing import Broken, Listing
 from wingbar.train.provenance import installed
 
-__all__ = [
-    "KINDS",
-    "RELATIONS",
-    "DataReport",
-    "DataVerdict",
-    "ImagePair",
-    "Kind",
-    "ListedImage",
-    "Settings",
-    "Span",
-    "SplitFacts",
-    "split_facts",
-    "to_json",
-]
-
 LISTED = 10_000
 ELONGATED = 3.0  # longer by shorter side
 RELATIONS = (  # the worst first

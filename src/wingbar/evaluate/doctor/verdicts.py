@@ -8,8 +8,6 @@ from functools import partial
 
 from wingbar.evaluate.doctor.report import DataReport, DataVerdict, ImagePair, ListedImage
 
-__all__ = ["judge"]
-
 SMALL = 128  # pixels: half of what is commonly trained at
 UNEVEN = 10  # times as many images in the largest class as in the smallest
 GREY = 0.01  # share of grey pictures from which they are worth a word

@@ -11,8 +11,6 @@ from rich.text import Text
 from wingbar.evaluate.doctor.report import KINDS, RELATIONS, DataReport, Span, SplitFacts
 from wingbar.terminal import Terminal
 
-__all__ = ["tell"]
-
 
 def tell(report: DataReport, out: Path, console: Terminal) -> None:
     """Print the report; `out` is where it lies."""

@@ -18,8 +18,6 @@ from wingbar.config.words import OUT, parse
 from wingbar.errors import UserError, known
 from wingbar.terminal import Terminal, say
 
-__all__ = ["CASES", "BenchData", "Case", "Step", "Train", "bench", "check"]
-
 EAGER = {"run.compile": "off"}
 AS_TYPED = {**EAGER, "run.precision": "fp32", "run.channels_last": False}
 

@@ -32,8 +32,6 @@ from wingbar.train.machine import choose_device
 from wingbar.train.stages import build_views
 from wingbar.types import MEAN, STD
 
-__all__ = ["bench_data", "torchvision_views"]
-
 
 def bench_data(options: BenchData, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """Rates of every stage; `tell` hears the name of each before it begins."""

@@ -34,8 +34,6 @@ from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.types import Output
 
-__all__ = ["bench_distributed"]
-
 PLAIN = "one process"
 
 

@@ -15,8 +15,6 @@ from wingbar.methods.moco import MoCo
 from wingbar.methods.synth import SynthPairs
 from wingbar.types import Batch, Output, ParamGroup
 
-__all__ = ["Pseudocode"]
-
 
 class Pseudocode(nn.Module):
     """Algorithm 1 around MoCo v2, a line here for a line there, its passes and graphs included.

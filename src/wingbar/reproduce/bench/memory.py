@@ -14,8 +14,6 @@ from wingbar.reproduce.bench.step import memory_given_back, stepper
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.machine import choose_device
 
-__all__ = ["bench_memory"]
-
 STEPS = 4  # the first ones make the optimiser's momentum; in fp16 some may be skipped
 
 

@@ -31,8 +31,6 @@ from wingbar.train.runs import run
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
-__all__ = ["Timing", "bench_step", "bench_train", "memory_given_back", "stepper", "time_repeats", "time_step"]
-
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """A row per case; `tell` hears the name of each before it begins."""

@@ -15,8 +15,6 @@ from rich.table import Table
 from wingbar.files import write_text
 from wingbar.train.provenance import surroundings
 
-__all__ = ["BenchRow", "bars", "table", "write_results"]
-
 # Behind the point, by the beginning of a column's name.
 DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1, "loss": 12}
 

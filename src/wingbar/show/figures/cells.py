@@ -17,18 +17,6 @@ from wingbar.show.figures.style import LIGHT, Style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "CellScale",
-    "TextCell",
-    "coloured",
-    "draw_attended",
-    "draw_cells",
-    "draw_ladder",
-    "draw_pairs",
-    "laid_over",
-    "ramp",
-]
-
 GAP = 0.07  # between pictures
 HEAD, BELOW = 0.2, 0.17  # heights of lines
 NAME = 1.6  # width of the names of rows

@@ -11,19 +11,6 @@ from typing import Literal, NamedTuple
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-__all__ = [
-    "Attended",
-    "Curve",
-    "DimensionSpread",
-    "Flock",
-    "Ladder",
-    "Neighbourhood",
-    "Pairs",
-    "Panel",
-    "Ranking",
-    "Spreads",
-]
-
 
 class Pairs(NamedTuple):
     """Images, what the decoder makes of their features, and the twins of perturbed features."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Recorded", "banded", "draw_curves", "panels"]
-
 WIDE, HIGH = 2.45, 1.75  # inches of a panel
 ALONE = (4.6, 3.0)  # of the only one
 LEGEND = 0.17  # inches of a line of the legend

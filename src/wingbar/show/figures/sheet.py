@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "MARGIN",
-    "NOTE",
-    "TITLE",
-    "Picture",
-    "Sheet",
-    "chart",
-    "drawable",
-    "put_legend",
-    "sheet",
-    "shortened",
-    "wrapped",
-]
-
 MARGIN = 0.16  # around everything
 TITLE, NOTE = 0.27, 0.14  # heights of the lines above and below
 LINE = 1.35  # height of a line of text, in sizes of its letters

@@ -20,8 +20,6 @@ from wingbar.files import atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DARK", "FORMATS", "LIGHT", "THEMES", "Format", "Style", "drawn", "figure", "save"]
-
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
 DPI = 200  # of PNG files, and of photographs inside the others

@@ -9,8 +9,6 @@ from wingbar.metrics.scores import Score
 from wingbar.metrics.verdicts import Severity
 from wingbar.show.figures.contents import Attended, Flock, Ladder, Pairs, Panel, Ranking, Spreads
 
-__all__ = ["Command", "Figures", "Origin", "PaperValues", "Report", "Scored", "SettingRow", "Verdict"]
-
 PaperValues = Mapping[tuple[str, str, str], float]  # (data set, method row, metric) → what the paper reports, in %
 
 

@@ -19,8 +19,6 @@ from wingbar.show.figures.cells import KINDS, coloured, laid_over
 from wingbar.show.figures.contents import Attended, Flock, Ladder, Pairs, Ranking
 from wingbar.show.figures.style import LIGHT
 
-__all__ = ["attended_json", "flocks_json", "ladder_json", "make_sheet", "pairs_json", "ranking_json"]
-
 PICTURE, SMALL, TINY = 160, 96, 40  # sides of tiles: looked at, compared, found again
 MOST_POINTS = 2000  # of a map: more make the file heavy and the map no clearer
 WIDEST, QUALITY = 16383, 82  # of a sheet: pixels that WebP allows

@@ -18,8 +18,6 @@ from wingbar.files import check_place
 from wingbar.show.options import Map
 from wingbar.train.runfolder import is_run
 
-__all__ = ["AskedReport", "resolve"]
-
 
 @dataclass(frozen=True)
 class AskedReport:

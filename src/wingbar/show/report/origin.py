@@ -18,8 +18,6 @@ from wingbar.evaluate.subject import Subject
 from wingbar.show.report.contents import Origin, SettingRow
 from wingbar.train.runfolder import read_environment
 
-__all__ = ["data_in_words", "flag", "origin_of", "settings_of", "summary_of", "train_command"]
-
 
 def settings_of(configs: Sequence[Config], recipes: Sequence[str]) -> list[SettingRow]:
     """Every setting of every run beside its recipe's; a dash where a method has no such setting."""

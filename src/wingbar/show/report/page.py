@@ -24,8 +24,6 @@ from wingbar.show.report.figures import attended_json, flocks_json, ladder_json,
 from wingbar.show.spread import density
 from wingbar.terminal import printable
 
-__all__ = ["make_page", "panel_json", "report_json", "scores_json", "spreads_json", "tests_json"]
-
 SCRIPTS = ("elements", "tables", "sheets", "chart", "pictures", "spreads", "map", "sections", "report")  # in this order
 
 

@@ -21,8 +21,6 @@ from wingbar.show.report.options import AskedReport
 from wingbar.show.spread import spread_of
 from wingbar.show.visit import Visit
 
-__all__ = ["gather_figures"]
-
 Found = TypeVar("Found")
 
 

@@ -29,8 +29,6 @@ from wingbar.show.report.pictures import gather_figures
 from wingbar.show.visit import Visit
 from wingbar.train.provenance import installed
 
-__all__ = ["Written", "write_report"]
-
 
 class Written(NamedTuple):
     """A report and the file it is in."""

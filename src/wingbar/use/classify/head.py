@@ -19,8 +19,6 @@ from wingbar.metrics.linear import Linear
 from wingbar.tensors import load_tensors, save_tensors
 from wingbar.use.embeddings import Maker
 
-__all__ = ["HEAD", "NONE", "ClassHead", "Named", "head_of", "read_head", "save_head"]
-
 HEAD = ABOUT, WEIGHTS = "head.json", "head.safetensors"
 FORMAT = 1
 NONE = "none of these"

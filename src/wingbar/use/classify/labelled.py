@@ -14,8 +14,6 @@ from wingbar.data.walking import is_image_name
 from wingbar.errors import UserError
 from wingbar.files import plain
 
-__all__ = ["LabelledFile", "read_labels"]
-
 
 class LabelledFile(NamedTuple):
     """An image and its class."""

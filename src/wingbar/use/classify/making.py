@@ -30,8 +30,6 @@ from wingbar.use.formats import open_embeddings
 from wingbar.use.loaded import Loaded, open_maker
 from wingbar.use.sources import ToEmbed, find_source, written
 
-__all__ = ["Classified", "make_classifier"]
-
 KINDS = {"auto": (MEAN, *STRENGTHS), "linear": STRENGTHS, "mean": (MEAN,)}
 
 

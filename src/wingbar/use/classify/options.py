@@ -15,8 +15,6 @@ from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.use.classify.labelled import LabelledFile, read_labels
 from wingbar.use.options import check_ending, check_folder, check_handling
 
-__all__ = ["Classify", "check_classify", "folder_of"]
-
 # What the folder of a classifier may hold: where there is anything else, nothing is written.
 OURS = {
     *("embedder.json", "weights.safetensors", "whitening.safetensors", "head.json", "head.safetensors"),

@@ -31,8 +31,6 @@ from wingbar.use.embeddings import IndexRow
 from wingbar.use.explore.options import Explore
 from wingbar.use.sources import find_source
 
-__all__ = ["SIDE", "Album", "as_jpeg", "open_album"]
-
 SIDE = 224  # pixels of a picture at most
 DRAWN = 600  # look-alikes at most: each is drawn anew
 

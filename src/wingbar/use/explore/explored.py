@@ -29,8 +29,6 @@ from wingbar.use.exact import nearest
 from wingbar.use.explore.album import SIDE, Album
 from wingbar.use.loaded import Loaded
 
-__all__ = ["Explored", "Near", "explored", "seen"]
-
 CHUNK = 256  # images whose vectors are kept together: so much work is lost at most
 BATCH = 32
 FEWEST = 3  # images of a map

@@ -33,8 +33,6 @@ from wingbar.use.explore.twins import Twins, open_twins, why_no_twins
 from wingbar.use.loaded import Loaded, open_candidate
 from wingbar.use.sheets import in_square
 
-__all__ = ["MOST_BYTES", "Explorer", "open_explorer"]
-
 MOST_BYTES, MOST_PIXELS = 25_000_000, 50_000_000  # of an image that is sent to us
 REMEMBERED = 32  # images that were asked for, so that a slider need not send them again
 SHEET, ACROSS = 96, 12  # pictures of a contact sheet, all and in a row

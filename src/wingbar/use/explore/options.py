@@ -14,8 +14,6 @@ from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.use.options import check_handling
 
-__all__ = ["Explore", "check_explore", "is_loopback", "password"]
-
 PASSWORD = "WINGBAR_PASSWORD"  # in the environment: words of a command line are seen by everybody on the machine
 SHORTEST = 8  # letters
 

@@ -27,8 +27,6 @@ from wingbar.terminal import aside
 from wingbar.use.explore.explorer import MOST_BYTES, Explorer
 from wingbar.use.explore.options import is_loopback
 
-__all__ = ["ExploreServer", "bound"]
-
 OURS, REPORTS = "wingbar.use.explore", "wingbar.show.report"
 ASSETS = {  # everything that is handed out besides answers
     **{name: OURS for name in ("page.html", "explore.css", "atlas.js", "asking.js", "explore.js")},

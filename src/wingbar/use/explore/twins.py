@@ -32,8 +32,6 @@ from wingbar.train.stages import build_views, plain_images
 from wingbar.types import Batch, Probe, Seen
 from wingbar.use.explore.album import Album
 
-__all__ = ["TwinPictures", "Twins", "open_twins", "why_no_twins"]
-
 HEAT = "magma"
 
 

@@ -19,8 +19,6 @@ from wingbar.train.runfolder import FREE, read_environment
 from wingbar.types import IMAGENET, Pixels
 from wingbar.use.classify.head import HEAD, NONE
 
-__all__ = ["make_card"]
-
 PLACES = {"data.root", "encoder.weights", "run.out"}  # names of folders are nobody's business
 # What those who publish a data set allow, or what its subject forbids.
 TERMS = {

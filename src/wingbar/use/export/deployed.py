@@ -16,8 +16,6 @@ from wingbar.models.embedder import Embedder
 from wingbar.types import MEAN, STD
 from wingbar.use.classify.head import ClassHead
 
-__all__ = ["BATCHES", "TOLERANCE", "VECTOR", "Compared", "Deployed", "check", "pixels"]
-
 VECTOR = "vector"  # what comes out; with a head beside what that says
 
 BATCHES = (1, 2, 5)  # sizes at which an export is compared with PyTorch

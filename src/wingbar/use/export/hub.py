@@ -19,8 +19,6 @@ from wingbar.use.export.card import make_card
 from wingbar.use.export.deployed import Compared
 from wingbar.use.export.timmfolder import Unheld, write_timm
 
-__all__ = ["fill_hub", "licence_of", "send"]
-
 
 def fill_hub(
     embedder: Embedder, candidate: Candidate, folder: Path, *, licence: str, repo: str, classifier: Path | None = None

@@ -17,8 +17,6 @@ from wingbar.files import check_place
 from wingbar.train.runfolder import is_run
 from wingbar.use.options import check_folder, check_handling
 
-__all__ = ["OURS", "Export", "Order", "resolve"]
-
 Format = Literal["onnx", "program", "timm", "hub"]
 USUAL = {"onnx": "embedder.onnx", "program": "embedder.pt2", "timm": "timm", "hub": "hub"}  # what is written, by format
 # Everything that an exported folder may hold: where there is anything else, nothing is written.

@@ -21,8 +21,6 @@ from wingbar.models.embedder import Embedder
 from wingbar.use.classify.head import ClassHead, Said
 from wingbar.use.export.deployed import VECTOR, Compared, Deployed, check, pixels
 
-__all__ = ["write_onnx", "write_program"]
-
 About = Mapping[str, Any]  # what the file says of itself
 INPUT, BATCH = "image", "batch"
 NOTES = "wingbar.json"  # in a program: torch.export.load(path, extra_files={"wingbar.json": ""}) reads it

@@ -16,8 +16,6 @@ from wingbar.models.embedder import Embedder
 from wingbar.tensors import save_tensors
 from wingbar.use.export.deployed import Compared, check
 
-__all__ = ["CROP", "Unheld", "write_timm"]
-
 CROP = 224 / 256  # of the shorter side: what is seen in evaluation
 COUNTER = "num_batches_tracked"
 

@@ -22,8 +22,6 @@ from wingbar.use.export.program import write_onnx, write_program
 from wingbar.use.export.timmfolder import write_timm
 from wingbar.use.loaded import maker_of
 
-__all__ = ["Exported", "write_export"]
-
 FILES = {"onnx": write_onnx, "program": write_program}
 
 

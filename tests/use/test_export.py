@@ -12,6 +12,7 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.torch_version import TorchVersion
 from torchvision.models.resnet import Bottleneck, ResNet
 
 import wingbar
@@ -36,6 +37,7 @@ from wingbar.use.export.timmfolder import Unheld, write_timm
 from wingbar.use.loaded import maker_of
 
 SIZE = 32
+new = pytest.mark.skipif(torch.__version__ < "2.8", reason="programs need torch 2.8")  # a TorchVersion
 SOURCES = str(Path(wingbar.__file__).parent)
 
 
@@ -97,11 +99,20 @@ def assert_same(found, wanted):
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
+@new
 def test_programs_are_compared_with_the_embedder(tmp_path):
     found = write_program(embedder("caffe"), {}, tmp_path / "a.pt2")
     assert found.difference <= 1e-6 * found.largest and found.largest > 0.1
 
 
+def test_programs_of_an_older_torch_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.7.1"))
+    with pytest.raises(UserError, match=r"need torch 2\.8 or newer, this is 2\.7\.1"):
+        write_program(embedder("caffe"), {}, tmp_path / "a.pt2")
+    assert not list(tmp_path.iterdir()) and TorchVersion("2.10") >= "2.8"
+
+
+@new
 def test_torch_alone_loads_a_program_with_normalisation_and_whitening_inside(tmp_path):
     made, path, about, extra = embedder("white"), tmp_path / "a.pt2", {"size": SIZE}, {NOTES: ""}
     write_program(made, about, path)
@@ -113,6 +124,7 @@ def test_torch_alone_loads_a_program_with_normalisation_and_whitening_inside(tmp
     assert json.loads(extra[NOTES]) == about and SOURCES.encode() not in path.read_bytes()
 
 
+@new
 def test_the_same_weights_are_the_same_bytes_and_what_is_refused_changes_nothing(tmp_path, monkeypatch):
     made, path, seen = embedder("own"), tmp_path / "a.pt2", []
     assert write_program(made, {}, path).difference == 0
@@ -130,6 +142,7 @@ def test_the_same_weights_are_the_same_bytes_and_what_is_refused_changes_nothing
     assert seen == [first] and path.read_bytes() == first and list(tmp_path.iterdir()) == [path]
 
 
+@new
 def test_what_cannot_be_traced_is_one_sentence(tmp_path):
     made = embedder("own")
     made.own.embed = lambda image: made.encoder(image).vector * float(image.sum())
@@ -155,6 +168,7 @@ def test_what_says_something_else_is_not_kept():
 # --- ONNX ------------------------------------------------------------------------------------------------------------
 
 
+@new
 def test_onnx_without_its_packages_is_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("wingbar.use.export.options.find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stop:
@@ -162,6 +176,7 @@ def test_onnx_without_its_packages_is_one_sentence(tmp_path, monkeypatch, capsys
     assert stop.value.code == 2 and "pip install wingbar[export]" in capsys.readouterr().err
 
 
+@new
 def test_onnx_says_what_the_embedder_says(tmp_path):
     onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install wingbar[export]")
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install wingbar[export]")
@@ -184,6 +199,7 @@ def test_onnx_says_what_the_embedder_says(tmp_path):
     assert path.read_bytes() == first
 
 
+@new
 @pytest.mark.parametrize("wrapper", ["lcr", "sam"])
 def test_onnx_has_the_feature_of_a_method_that_pools_in_its_own_way(wrapper, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install wingbar[export]")
@@ -375,6 +391,7 @@ def by_hand(vectors, folder):
     return power / power.sum(axis=1, keepdims=True), (seen @ kept["centres"].T).max(axis=1)
 
 
+@new
 @pytest.mark.parametrize("kind", ["white", "resnet"])
 @pytest.mark.parametrize("to", ["program", "onnx"])
 def test_a_head_is_exported_with_its_embedder(to, kind, tmp_path, capsys):

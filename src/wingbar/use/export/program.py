@@ -38,6 +38,8 @@ def write_program(embedder: Embedder, about: About, path: Path, *, head: ClassHe
 
 def _program(embedder: Embedder, head: ClassHead | None) -> ExportedProgram:
     """Of two images, for any number of them."""
+    if torch.__version__ < "2.8":  # a TorchVersion: 2.10 is newer
+        raise UserError(f"programs and ONNX need torch 2.8 or newer, this is {torch.__version__}; pip install -U torch")
     network, images = Deployed(embedder, head), (pixels(2, embedder.size),)
     try:
         with torch.no_grad(), _quietly():

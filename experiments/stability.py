@@ -594,8 +594,8 @@ class Careful(Optimizers):
             for group in self.groups:
                 group["weight_decay"] *= group["name"] != "encoder"  # it has another centre now
 
-    def step(self) -> None:
-        """Update every parameter once."""
+    def step(self) -> bool:
+        """Update every parameter once; whether anything moved."""
         for parameter, first in self.first:
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - first, alpha=self.home)
@@ -603,8 +603,8 @@ class Careful(Optimizers):
             self.norms = {f"grad/{part}": _norm(parameters) for part, parameters in self.parts.items()}
         if self.clip < math.inf:
             torch.nn.utils.clip_grad_norm_([one for group in self.groups for one in group["params"]], self.clip)
-        super().step()
         self.steps += 1
+        return super().step()
 
 
 def _norm(parameters: Sequence[nn.Parameter]) -> Tensor:

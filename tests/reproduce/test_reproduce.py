@@ -123,11 +123,14 @@ def test_each_process_has_its_own_device_or_its_share_of_cores(device, set_befor
     for name, value in set_before.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(runner, "cores", lambda: 8)
-    before = dict(os.environ)
-    assert runner._own(device, 4) == own
-    with runner._environment(own):
-        assert dict(os.environ) == before | own and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    before, heard = dict(os.environ), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert runner._own(device, 4) == own
+        with runner._environment(own):
+            assert dict(os.environ) == before | own and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, heard)  # ignored where the tests run in the background
 
 
 @pytest.mark.parametrize(

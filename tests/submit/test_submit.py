@@ -103,13 +103,18 @@ def test_what_is_asked_of_slurm_comes_first_and_ours_last(script):
     ]
 
 
+def made(cell):
+    """The lines of a finished cell."""
+    about = {"key": cell.key, "variant": cell.variant, "seed": cell.seed, "value": 0.5, "low": 0.4, "high": 0.6}
+    return [about | {"metric": metric} for metric in measures(cell.row).values()]
+
+
 @pytest.mark.parametrize("asked", [[], ["--tasks", "2"], ["--tasks", "9"]])
 def test_every_cell_that_is_not_made_is_one_jobs(asked, script, tmp_path):
     """By running each job of the array; one cell is on record."""
     words = tables(tmp_path)
     first, *others = (job.cell for job in make_plan(tyro.cli(Reproduce, args=words[1:])))
-    lines = [{"key": first.key, "metric": metric} for metric in measures(first.row).values()]
-    append(tmp_path / "results" / "main.jsonl", lines)
+    append(tmp_path / "results" / "main.jsonl", made(first))
     text = script(*asked, *words)
     jobs = {(): 2, ("--tasks", "2"): 2, ("--tasks", "9"): 2}[tuple(asked)]
     assert f"array=0-{jobs - 1}" in options(text)
@@ -135,8 +140,7 @@ def test_copies_of_a_script_are_an_array(script, tmp_path):
 def test_nothing_is_left_to_submit_when_all_is_made(script, tmp_path):
     words = tables(tmp_path)
     for job in make_plan(tyro.cli(Reproduce, args=words[1:])):
-        lines = [{"key": job.cell.key, "metric": metric} for metric in measures(job.cell.row).values()]
-        append(tmp_path / "results" / "main.jsonl", lines)
+        append(tmp_path / "results" / "main.jsonl", made(job.cell))
     assert script(*words).startswith("Every cell is made already")
 
 

@@ -413,6 +413,7 @@ def test_a_cosine_per_step_is_torchs():
     assert both(Schedule(steps=20, per_epoch=5, how="step")) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # torch 2.6 complains of its own SequentialLR
 def test_warm_up_and_the_rest_of_the_cosine_are_torchs():
     warm = (LinearLR, {"start_factor": 1 / 6, "total_iters": 5}, 6)  # its last step has the full rate already
     expected = torchs([warm, (CosineAnnealingLR, {"T_max": 14}, 14)], 20)

@@ -5,8 +5,8 @@
 An arm is a recipe with what is changed in it (`pairs=feature-pairs,featurepairs.nu=1.0`). Every arm is trained on every
 data set with every seed; what is kept is `--share` of the way from the initialisation. Each encoder is a line of
 `--out`, raw and half-white, with every test image's value in `values` beside it; what is there is not made again.
-`--summary` prints means over seeds, and differences to the first arm with intervals over seeds and images. The rules
-are in docs/notebook/rules.md.
+Several processes may share the seeds. `--summary` prints means over seeds, and differences to the first arm with
+intervals over seeds and images. The rules are in docs/notebook/rules.md.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def main(claim: Claim) -> None:
 
 def _prove(claim: Claim, reader: str, root: Path) -> None:
     """Every encoder of one data set."""
-    lines, splits = read_lines(claim.out), None
+    splits = None
     for making in plan(claim, root.name):
         config = config_of(claim, making, reader, root)
         recipe = {"recipe": claim_of(claim, making.arm), "share": claim.share, "set": list(claim.set)}
-        if is_done(lines, {**making._asdict(), **recipe}):
-            continue
+        if is_done(read_lines(claim.out), {**making._asdict(), **recipe}):
+            continue  # perhaps by another process since
         splits = splits or open_splits(config, choose_device(config.run.device), quiet=True)
         began, key = time.monotonic(), key_of({**making._asdict(), **recipe})
         encoder, seconds, cosine = made(config, splits[0], share=claim.share, trained=making.arm != START)
@@ -114,8 +114,8 @@ def _prove(claim: Claim, reader: str, root: Path) -> None:
 
 
 def plan(claim: Claim, data: str) -> Iterator[Making]:
-    """The initialisation once, then every arm seed by seed."""
-    yield Making(data, START, 0)
+    """The initialisation with seed 0, so that processes that share the seeds score it once; every arm seed by seed."""
+    yield from (Making(data, START, seed) for seed in claim.seeds if seed == 0)
     yield from (Making(data, arm.partition("=")[0], seed) for seed in claim.seeds for arm in claim.arms)
 
 

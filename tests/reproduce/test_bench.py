@@ -216,6 +216,22 @@ def test_memory_is_what_the_allocator_says_by_method_and_batch(monkeypatch):
     assert all(row.values == {"GB at 4": 4.0 * memory.STEPS, "GB at 16": None} for row in rows)
 
 
+def test_a_method_that_fails_costs_no_other_its_row(monkeypatch):
+    def broken(config):
+        if config.run.recompute:
+            raise RuntimeError("the driver is gone")
+        return lambda number: None
+
+    monkeypatch.setattr(memory, "stepper", broken)
+    monkeypatch.setattr(memory, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2e9)
+    said = list[str]()
+    rows = memory.bench_memory(Step(batches=(4,)), tell=said.append)
+    assert [row.values["GB at 4"] for row in rows] == [2.0, None] * (len(rows) // 2)
+    assert "SimSiam: GB at 4 2.0" in said and "SimSiam, recomputed failed: the driver is gone" in said
+
+
 def test_memory_of_a_cpu_is_not_asked_for():
     with pytest.raises(UserError, match="--memory asks a GPU's allocator, and cpu has none; leave it out"):
         memory.bench_memory(Step(device="cpu"))
@@ -247,8 +263,26 @@ def test_ranks_are_timed_beside_one_process_and_lose_nothing(monkeypatch):
 
     monkeypatch.setattr(devices, "elastic_launch", launch)
     rows = devices.bench_distributed(Step("timm/test_resnet", size=32, batch=8, repeats=2, warmup=1, device="cpu"))
-    assert [row.name for row in rows] == ["one process", "one process, through gloo", "two ranks, one device, gloo"]
+    assert [row.name for row in rows] == [
+        "one process",
+        "one process, through gloo, BatchNorm local",
+        "one process, through gloo",
+        "two ranks, one device, gloo",
+    ]
     for row in rows:
         assert row.values["× plain"] == pytest.approx(row.values["ms"] / rows[0].values["ms"])
-        assert row.values["loss, difference"] < 1e-5
-    assert rows[0].values["loss, difference"] == 0 < rows[2].values["loss, difference"]
+        assert row.values["loss apart, first"] <= row.values["loss apart, most"] < 1e-5
+    assert [row.values["loss apart, most"] > 0 for row in rows] == [False, False, True, True]  # sums in another order
+
+
+def test_ranks_that_fail_cost_the_others_no_row(monkeypatch):
+    def started(config, options, *, meets):
+        if meets and config.run.devices == 1:
+            raise RuntimeError("NCCL is not here")
+        return devices.Ranked(2.0 * config.run.devices, [1.0, 0.5])
+
+    monkeypatch.setattr(devices, "_started", started)
+    said = list[str]()
+    rows = devices.bench_distributed(Step(device="cpu"), tell=said.append)
+    assert [row.values.get("× plain") for row in rows] == [1.0, None, None, 2.0]
+    assert "one process, through gloo failed: NCCL is not here" in said

@@ -20,13 +20,13 @@ from wingbar.data.locks import Holder, alone
 from wingbar.data.parallel import cores
 from wingbar.errors import Interrupted, UserError
 from wingbar.files import Line, NotWritten
-from wingbar.reproduce.bench.step import memory_given_back
 from wingbar.reproduce.making import failure, make
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.plan import Job, Place, devices_for, state_of
 from wingbar.reproduce.results import FAILED, append, read, read_all, write_values
 from wingbar.reproduce.tables import TABLES, measures, reported
 from wingbar.terminal import aside
+from wingbar.train.machine import memory_given_back
 
 
 class Taken(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -44,6 +45,16 @@ def describe_memory(device: torch.device) -> str:
         return "the memory of this machine"
     about = torch.cuda.get_device_properties(device)
     return f"this GPU ({about.name}, {about.total_memory / 2**30:.0f} GiB)"
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """Afterwards, what was used inside and is no longer needed is free, for others on the device as well."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()  # nothing where CUDA is not in use
 
 
 def on_the_cpu() -> str:

@@ -22,7 +22,7 @@ from wingbar.train.course import Course, follow, notes, run_stages
 from wingbar.train.distributed import Ranks, joined
 from wingbar.train.fitting import describe_choice, fitted, settled
 from wingbar.train.images import count, find_source, open_saliency, open_source
-from wingbar.train.machine import choose_device, release_parts, say_precision
+from wingbar.train.machine import choose_device, memory_given_back, release_parts, say_precision
 from wingbar.train.progress import working
 from wingbar.train.provenance import check_unreadable, make_folder
 from wingbar.train.runfolder import checked, continued, held
@@ -97,10 +97,10 @@ def _run(
         check_unreadable(config, store)
     store = open_saliency(config, store, quiet=quiet)
     if open_choice:
-        with waiting("trying what fits"):
+        with waiting("trying what fits"), memory_given_back():
             config = _fitted(config, ranks, method, store)
+            method, begun = _built(config, ranks, images=images)
         notes(quiet=quiet)(describe_choice(config, device))
-        method, begun = _built(config, ranks, images=images)
     with waiting("preparing the first step"):
         stages = [ranks.share(stage) for stage in build_stages(config, method, store, device)]
     tested = None if test is None else open_source(config, test, quiet=quiet)

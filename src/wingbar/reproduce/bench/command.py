@@ -150,7 +150,7 @@ def _measure(name: str, chosen: Step | BenchData | Train) -> None:
     if isinstance(chosen, Step):
         name = "memory" if chosen.memory else "distributed" if chosen.distributed else name
     console, (work, drawn) = Terminal(stderr=True), benches[name]
-    rows = work(chosen, tell=lambda title: console.print(f"measuring: {title}"))
+    rows = work(chosen, tell=console.print)
     Terminal().print(table(f"wingbar bench {name}", rows))
     if chosen.out:
         options = {name: value for name, value in dataclasses.asdict(chosen).items() if name != "out"}

@@ -1,6 +1,7 @@
 """`wingbar bench step --distributed`: the same steps by one process, by one that speaks to itself, and by two ranks.
 
-With a GPU the one speaks through NCCL, and the two share the GPU over gloo; without one it is gloo throughout.
+With a GPU the one speaks through NCCL, and the two share the GPU over gloo; without one it is gloo throughout. DDP's
+own cost and that of BatchNorm over the whole batch are two rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wingbar.files import write_text
 from wingbar.models.norms import normalise_together
 from wingbar.reproduce.bench.command import Step
 from wingbar.reproduce.bench.step import time_repeats
-from wingbar.reproduce.bench.table import BenchRow
+from wingbar.reproduce.bench.table import BenchRow, in_words
 from wingbar.train.distributed import Ranks, joined
 from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
@@ -35,6 +36,16 @@ from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.types import Output
 
 PLAIN = "one process"
+PATIENCE = 5.0  # minutes that a rank waits for another one
+
+
+class Group(NamedTuple):
+    """Processes that make the steps."""
+
+    name: str
+    ranks: int = 1
+    meets: bool = True  # whether there is a group of processes at all
+    batchnorm: str = "train"
 
 
 class Ranked(NamedTuple):
@@ -45,19 +56,41 @@ class Ranked(NamedTuple):
 
 
 def bench_distributed(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
-    """Time, its ratio to one process alone, and the largest relative difference of a loss."""
-    config = _config(options)
+    """Time, its ratio to one process alone, and how far losses are apart; of a case that fails only that it did."""
+    config, rows, plain = _config(options), list[BenchRow](), None
+    for case in _cases(options):
+        tell(case.name)
+        asked = {"run.devices": case.ranks, "encoder.batchnorm": case.batchnorm}
+        try:
+            found = _started(changed(config, asked), options, meets=case.meets)
+        except Exception as error:  # whatever a launcher, a driver or a GPU raises: the other rows are worth having
+            tell(f"{case.name} failed: {error}")
+            rows.append(BenchRow(case.name, {"ms": None}))
+            continue
+        plain = plain or (None if case.meets else found)
+        rows.append(_row(case.name, found, plain))
+        tell(in_words(rows[-1]))
+    return rows
+
+
+def _cases(options: Step) -> list[Group]:
     through = "NCCL" if choose_device(options.device).type == "cuda" else "gloo"
-    cases = {PLAIN: (1, False), f"{PLAIN}, through {through}": (1, True), "two ranks, one device, gloo": (2, True)}
-    found: dict[str, Ranked] = {}
-    for name, (count, meets) in cases.items():
-        tell(name)
-        found[name] = _started(changed(config, {"run.devices": count}), options, meets=meets)
-    plain = found[PLAIN]
     return [
-        BenchRow(name, {"ms": one.ms, "× plain": one.ms / plain.ms, "loss, difference": _apart(one, plain)})
-        for name, one in found.items()
+        Group(PLAIN, meets=False),
+        Group(f"{PLAIN}, through {through}, BatchNorm local", batchnorm="local"),
+        Group(f"{PLAIN}, through {through}"),
+        Group("two ranks, one device, gloo", ranks=2),
     ]
+
+
+def _row(name: str, one: Ranked, plain: Ranked | None) -> BenchRow:
+    if plain is None:
+        return BenchRow(name, {"ms": one.ms})
+    apart = [abs(a - b) / abs(b) for a, b in zip(one.losses, plain.losses, strict=True)]
+    return BenchRow(
+        name,
+        {"ms": one.ms, "× plain": one.ms / plain.ms, "loss apart, first": apart[0], "loss apart, most": max(apart)},
+    )
 
 
 def _config(options: Step) -> Config:
@@ -70,12 +103,9 @@ def _config(options: Step) -> Config:
         "data.batch": options.batch,
         "run.device": options.device,
         "run.compile": "off",
+        "run.wait_minutes": PATIENCE,
     }
     return changed(recipe_named("moco"), settings)
-
-
-def _apart(one: Ranked, plain: Ranked) -> float:
-    return max(abs(a - b) / abs(b) for a, b in zip(one.losses, plain.losses, strict=True))
 
 
 def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
@@ -140,7 +170,7 @@ def _stage(config: Config, ranks: Ranks, device: torch.device, *, meets: bool) -
     shape = (4 * config.data.batch, 3, config.data.stored, config.data.stored)
     noise = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     method = build_method(config, steps=100, images=len(noise))
-    if meets:
+    if meets and not ranks.local:
         normalise_together(method)
     made = build_stages(config, method, Store(noise, torch.ones(len(noise))), device)[-1]
     made.method.train()

@@ -10,9 +10,9 @@ from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
 from wingbar.methods import METHODS
 from wingbar.reproduce.bench.command import Step
-from wingbar.reproduce.bench.step import memory_given_back, stepper
-from wingbar.reproduce.bench.table import BenchRow
-from wingbar.train.machine import choose_device
+from wingbar.reproduce.bench.step import stepper
+from wingbar.reproduce.bench.table import BenchRow, in_words
+from wingbar.train.machine import choose_device, memory_given_back
 
 STEPS = 4  # the first ones make the optimiser's momentum; in fp16 some may be skipped
 
@@ -24,9 +24,16 @@ def bench_memory(options: Step, *, tell: Callable[[str], None] = lambda title: N
         raise UserError(f"--memory asks a GPU's allocator, and {device} has none; leave it out")
     rows = []
     for name, config in _configs(options):
-        tell(name)
-        taken = {f"GB at {batch}": _taken(config, batch, device) for batch in options.batches}
+        taken: dict[str, float | None] = {f"GB at {batch}": None for batch in options.batches}
+        try:
+            for batch in sorted(options.batches):
+                taken[f"GB at {batch}"] = _taken(config, batch, device)
+        except torch.OutOfMemoryError:
+            pass  # nor do larger ones fit
+        except Exception as error:  # of one method: the others are worth having
+            tell(f"{name} failed: {error}")
         rows.append(BenchRow(name, taken))
+        tell(in_words(rows[-1]))
     return rows
 
 
@@ -46,14 +53,11 @@ def _configs(options: Step) -> Iterator[tuple[str, Config]]:
         yield f"{config.title}, recomputed", changed(config, {"run.recompute": True})
 
 
-def _taken(config: Config, batch: int, device: torch.device) -> float | None:
-    """Gigabytes at the peak of the first steps; None if they do not fit."""
+def _taken(config: Config, batch: int, device: torch.device) -> float:
+    """Gigabytes at the peak of the first steps."""
     with memory_given_back():
-        try:
-            torch.cuda.reset_peak_memory_stats(device)
-            step = stepper(changed(config, {"data.batch": batch}))
-            for number in range(STEPS):
-                step(number)
-        except torch.OutOfMemoryError:
-            return None
+        torch.cuda.reset_peak_memory_stats(device)
+        step = stepper(changed(config, {"data.batch": batch}))
+        for number in range(STEPS):
+            step(number)
         return torch.cuda.max_memory_allocated(device) / 1e9

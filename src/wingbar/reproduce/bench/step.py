@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import harmonic_mean
@@ -26,7 +24,7 @@ from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
-from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.machine import choose_autocast, choose_device, memory_given_back
 from wingbar.train.runs import run
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
@@ -88,17 +86,6 @@ def _random_batch(config: Config, device: torch.device) -> Batch:
     saliency = tuple(torch.rand(count, 64, 64, device=device) for _ in views)
     index = torch.arange(count, device=device)
     return Batch(image, tuple(views), index, step=1, steps=2, saliency=saliency)
-
-
-@contextmanager
-def memory_given_back() -> Iterator[None]:
-    """Afterwards, what was used inside and is no longer needed is free, on the device as well."""
-    try:
-        yield
-    finally:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def _row(name: str, timings: Mapping[str, Timing], batch: int) -> BenchRow:

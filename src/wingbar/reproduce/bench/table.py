@@ -15,8 +15,8 @@ from rich.table import Table
 from wingbar.files import write_text
 from wingbar.train.provenance import surroundings
 
-# Behind the point, by the beginning of a column's name.
-DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1, "loss": 12}
+# How numbers are shown, by the beginning of a column's name.
+FORMATS = {"×": ",.2f", "share": ",.3f", "GB": ",.1f", "ms": ",.1f", "seconds": ",.1f", "loss": ".0e"}
 
 
 class BenchRow(NamedTuple):
@@ -38,14 +38,20 @@ def table(title: str, rows: Sequence[BenchRow]) -> Table:
     return built
 
 
+def in_words(row: BenchRow) -> str:
+    """A row as it is told when it is there."""
+    said = [f"{column} {_shown(column, value) or '–'}" for column, value in row.values.items()]
+    return f"{row.name}: {', '.join(said)}"
+
+
 def _columns(rows: Sequence[BenchRow]) -> list[str]:
     """Every column that any row has, in order of appearance."""
     return list(dict.fromkeys(column for row in rows for column in row.values))
 
 
 def _shown(column: str, value: float | None) -> str:
-    digits = next((number for start, number in DIGITS.items() if column.startswith(start)), 0)
-    return "" if value is None else f"{value:,.{digits}f}"
+    how = next((how for start, how in FORMATS.items() if column.startswith(start)), ",.0f")
+    return "" if value is None else format(value, how)
 
 
 def write_results(folder: Path, name: str, options: Mapping[str, Any], rows: Sequence[BenchRow], *, drawn: str) -> None:

@@ -16,7 +16,7 @@ from wingbar.files import write_text
 from wingbar.train.provenance import surroundings
 
 # Behind the point, by the beginning of a column's name.
-DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1, "loss": 12}
+DIGITS = {"×": 2, "share": 3, "GB": 1, "ms": 1, "seconds": 1, "passes": 1, "loss": 12}
 
 
 class BenchRow(NamedTuple):

@@ -75,6 +75,8 @@ REFUSED = {  # command line → what its one sentence is about
     "evaluate resnet50 --encoder.weights random --data.root {taken} --batch 0": "batch",
     "evaluate resnet50 --encoder.weights random --data.root {taken} --run.devices 0": "run.devices",
     "bench step --memory --distributed": "two tables",
+    "bench step --systems --memory": "two tables",
+    "bench step --systems --recipes bjol": "'byol'",
     "evaluate resnet50 --encoder.weights random --data.root {taken} --out {file}": "is a file",
     "evaluate resnet50 --encoder.weights random --data.root {free} --data.name folder": "is missing",
     "embed {free} {taken} -o {free}.npz": "no run and no weights file",

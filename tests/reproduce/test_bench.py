@@ -13,11 +13,12 @@ from torch.testing import assert_close
 
 from forked import FORKS
 from wingbar.config.limits import check_together
+from wingbar.config.recipes import recipe_named
 from wingbar.config.sections import DataSettings as Settings
 from wingbar.config.settings import Config, changed
 from wingbar.errors import UserError
-from wingbar.reproduce.bench import devices, memory, step
-from wingbar.reproduce.bench.command import CASES, BenchData, Step, Train, bench, check
+from wingbar.reproduce.bench import devices, memory, step, systems
+from wingbar.reproduce.bench.command import CASES, SYSTEMS, BenchData, Step, Train, bench, check
 from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.step import bench_step, bench_train
@@ -184,6 +185,49 @@ def test_the_command_writes_where_it_is_told(tmp_path, capsys):
     with pytest.raises(SystemExit):
         bench([])
     assert "step | data | train" in capsys.readouterr().out
+
+
+# --- systems ----------------------------------------------------------------------------------------------------------
+
+
+def test_systems_are_held_against_moco_with_heads_and_without_and_none_ends_the_others(monkeypatch):
+    """Of 4 passes in 50 ms, heads 10: 10 ms each. A system of 8 in 130, heads 30, needs 12.5; with heads 16.25."""
+
+    def timed(config, *, repeats, warmup):
+        if config.method.name == "diet":
+            raise RuntimeError("no such kernel")
+        passes, whole, heads = (8, 130.0, 30.0) if config.method.name == "byol" else (4, 50.0, 10.0)
+        timing = lambda ms: step.Timing(ms, (ms, ms), None)  # noqa: E731
+        return systems.Timed(timing(whole), timing(heads), passes)
+
+    monkeypatch.setattr(systems, "timed", timed)
+    heard: list[str] = []
+    rows = systems.bench_systems(Step(recipes=("diet", "byol")), tell=heard.append)
+    assert [row.name for row in rows] == ["moco", "diet", "byol"]
+    assert heard == ["moco", "diet", "diet failed: RuntimeError: no such kernel", "byol"]
+    moco, diet, byol = (row.values for row in rows)
+    assert moco["share of MoCo's pace"] == moco["share, with heads"] == 1 and not diet
+    assert byol["share of MoCo's pace"] == pytest.approx(0.8)
+    assert byol["share, with heads"] == pytest.approx(12.5 / 16.25)
+
+
+def test_a_step_without_the_encoders_work_is_the_same_step():
+    """Maps and vectors of all sizes stay as large as they were, in student and teacher, and the step is made."""
+    size = {"data.size": 64, "data.local_size": 32, "data.local": 2, "encoder.name": "timm/test_resnet"}
+    config = changed(recipe_named("dino-small"), {**size, "encoder.weights": "random", "data.batch": 4})
+    full, idle = build_method(config), systems.without_work(build_method(config))
+    for one, other in ((full.encoder, idle.encoder), (full.teacher_encoder, idle.teacher_encoder)):
+        for image in (torch.rand(2, 3, 64, 64), torch.rand(2, 3, 32, 32)):
+            assert [part.shape for part in one(image)] == [part.shape for part in other(image)]
+        assert sum(weights.numel() for weights in other.parameters()) == 3 * full.encoder.dim + full.encoder.dim
+    found = systems.timed(changed(config, {"run.device": "cpu"}), repeats=1, warmup=1)
+    assert found.passes == 12.4 and found.heads.ms > 0 < found.whole.ms
+
+
+def test_every_system_can_be_timed():
+    """Each is a recipe with a step of its own: none of those that change views alone."""
+    for name in SYSTEMS:
+        assert all(part.entry.build for part in recipe_named(name).wrappers), name
 
 
 # --- memory and ranks -------------------------------------------------------------------------------------------------

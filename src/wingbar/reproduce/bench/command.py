@@ -41,6 +41,13 @@ CASES: dict[str, Case] = {
     "MoCo v2": Case("moco", {}),
 }
 
+# Recipes whose step is their own: of those that change views alone it is MoCo v2's.
+SYSTEMS = (
+    *("moco", "simsiam", "simclr", "byol", "dino", "dino-small", "lewel", "lewel-moco", "diet"),
+    *("lcr", "lcr-official", "sam", "cvsa-like"),
+    *("default", "simsiam-synth", "simclr-synth", "byol-synth", "dino-synth", "lcr-synth"),
+)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -64,6 +71,10 @@ class Step:
     """Of --memory."""
     distributed: bool = False
     """In place of that: what ranks cost, MoCo v2 by one process, by one that speaks to itself, and by two."""
+    systems: bool = False
+    """In place of that: the systems side by side, at MoCo v2's pace or not, what is no encoder's work told apart."""
+    recipes: tuple[str, ...] = SYSTEMS
+    """Of --systems, beside moco."""
     out: Annotated[str, OUT] = ""
     """Folder for step.json and step.svg; without it the table is all."""
     device: str = "auto"
@@ -109,12 +120,17 @@ def check(asked: Step | BenchData | Train) -> None:
     check_device(asked.device)
     for name in asked.cases if isinstance(asked, Step) else ():
         known("case", name, CASES)
-    if isinstance(asked, Step) and asked.memory and asked.distributed:
-        raise UserError("--memory and --distributed are two tables; ask for one after the other")
-    for name in asked.recipes if isinstance(asked, Train) else ():
+    if len(tables := _tables(asked)) > 1:
+        raise UserError(f"--{tables[0]} and --{tables[1]} are two tables; ask for one after the other")
+    for name in () if isinstance(asked, BenchData) else asked.recipes:
         recipe_named(name)
     if asked.out and Path(asked.out).exists() and not Path(asked.out).is_dir():
         raise UserError(f"{asked.out} is a file; give --out a folder")
+
+
+def _tables(asked: Step | BenchData | Train) -> list[str]:
+    """What is asked for in place of a bench's own table."""
+    return [name for name in ("memory", "distributed", "systems") if getattr(asked, name, False)]
 
 
 BENCHES: dict[str, type[Step | BenchData | Train]] = {"step": Step, "data": BenchData, "train": Train}
@@ -138,17 +154,18 @@ def _measure(name: str, chosen: Step | BenchData | Train) -> None:
     from wingbar.reproduce.bench.devices import bench_distributed
     from wingbar.reproduce.bench.memory import bench_memory
     from wingbar.reproduce.bench.step import bench_step, bench_train
+    from wingbar.reproduce.bench.systems import bench_systems
     from wingbar.reproduce.bench.table import BenchRow, table, write_results
 
     benches: dict[str, tuple[Callable[..., list[BenchRow]], str]] = {
         "step": (bench_step, "images/s"),
         "memory": (bench_memory, "GB"),
         "distributed": (bench_distributed, "ms"),
+        "systems": (bench_systems, "images/s"),
         "data": (bench_data, "images/s"),
         "train": (bench_train, "images/s"),
     }
-    if isinstance(chosen, Step):
-        name = "memory" if chosen.memory else "distributed" if chosen.distributed else name
+    name = next(iter(_tables(chosen)), name)
     console, (work, drawn) = Terminal(stderr=True), benches[name]
     rows = work(chosen, tell=console.print)
     Terminal().print(table(f"wingbar bench {name}", rows))

@@ -19,7 +19,7 @@ from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.methods.pairs import pairs_in
-from wingbar.reproduce.bench.command import CASES, Case, Step, Train, check
+from wingbar.reproduce.bench.command import CASES, Step, Train, check
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source, open_source
@@ -29,6 +29,9 @@ from wingbar.train.runs import run
 from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
 from wingbar.types import Batch, Method
 
+Change = Callable[[Method], Method]
+_NOTHING: Mapping[str, Any] = {}
+
 
 def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: None) -> list[BenchRow]:
     """A row per case; `tell` hears the name of each before it begins."""
@@ -36,36 +39,46 @@ def bench_step(options: Step, *, tell: Callable[[str], None] = lambda title: Non
     timings: dict[str, Timing] = {}
     for name in options.cases:
         tell(name)
-        config, listing = _config(CASES[name], options), CASES[name].listing
-        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, listing=listing)
+        case = CASES[name]
+        config, change = asked(case.recipe, options, case.settings), as_listed if case.listing else as_built
+        timings[name] = time_step(config, repeats=options.repeats, warmup=options.warmup, change=change)
     return [_row(name, timings, options.batch) for name in timings]
 
 
-def _config(case: Case, options: Step) -> Config:
+def asked(recipe: str, options: Step, more: Mapping[str, Any] = _NOTHING) -> Config:
+    """A recipe on random weights and at the size that is asked for, with more settings on top."""
     settings = {
         "encoder.name": options.encoder,
         "encoder.weights": "random",
         "data.size": options.size,
         "data.batch": options.batch,
         "run.device": options.device,
-        **case.settings,
+        **more,
     }
-    return changed(recipe_named(case.recipe), settings)
+    return changed(recipe_named(recipe), settings)
 
 
-def time_step(config: Config, *, repeats: int, warmup: int, listing: bool = False) -> Timing:
-    """A step on one batch of random images, ours or the listing's; nothing else is on the device meanwhile."""
+def as_built(method: Method) -> Method:
+    """No change."""
+    return method
+
+
+def as_listed(method: Method) -> Method:
+    """The paper's listing in place of the method, as far as the loop asks."""
+    return cast(Method, Pseudocode(pairs_in(method)))
+
+
+def time_step(config: Config, *, repeats: int, warmup: int, change: Change = as_built) -> Timing:
+    """A step on one batch of random images; nothing else is on the device meanwhile."""
     device = choose_device(config.run.device)
     with memory_given_back():
-        return time_repeats(stepper(config, listing=listing), repeats=repeats, warmup=warmup, device=device)
+        return time_repeats(stepper(config, change=change), repeats=repeats, warmup=warmup, device=device)
 
 
-def stepper(config: Config, *, listing: bool = False) -> Callable[[int], None]:
-    """A function that makes one step of training on the same random batch."""
+def stepper(config: Config, *, change: Change = as_built) -> Callable[[int], None]:
+    """A function that makes one step of training, of the method or what it is changed to, on the same random batch."""
     device = choose_device(config.run.device)
-    method = build_method(config)
-    if listing:
-        method = cast(Method, Pseudocode(pairs_in(method)))  # as far as the loop asks
+    method = change(build_method(config))
     prepare(config, method, device).train()
     optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
     autocast = choose_autocast(config.run.precision, device)

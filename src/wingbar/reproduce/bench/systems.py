@@ -17,8 +17,9 @@ from wingbar.config.entry import Number
 from wingbar.config.settings import Config
 from wingbar.models.encoder import Encoder, evaluation_mode
 from wingbar.reproduce.bench.command import Step, check
-from wingbar.reproduce.bench.step import Timing, as_built, asked, memory_given_back, time_step
+from wingbar.reproduce.bench.step import Timing, as_built, asked, time_step
 from wingbar.reproduce.bench.table import BenchRow
+from wingbar.train.machine import memory_given_back
 from wingbar.train.stages import step_passes
 from wingbar.types import Encoded, Method
 

@@ -117,7 +117,7 @@ def test_a_cell_that_two_tables_have_is_planned_once(asked):
     jobs = make_plan(replace(asked, tables=("main", "nu")))
     (shared,) = (job for job in jobs if len(job.places) == 2)
     assert shared.places == (("main", "Ours"), ("nu", "0.5"))
-    assert len(jobs) == 3 + 4 - 1 and len({job.cell.config.run.out for job in jobs}) == len(jobs)
+    assert len(jobs) == 4 + 4 - 1 and len({job.cell.config.run.out for job in jobs}) == len(jobs)
 
 
 def test_every_table_can_be_planned(asked):

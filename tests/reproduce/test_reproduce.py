@@ -27,9 +27,10 @@ from wingbar.reproduce import plan, runner
 from wingbar.reproduce.making import Made
 from wingbar.reproduce.options import Reproduce
 from wingbar.reproduce.results import read
-from wingbar.reproduce.tables import TABLES, measures
+from wingbar.reproduce.tables import FROZEN, HALF_WHITE, START, TABLES, measures
 
 TRAINED = ("--rows", "MoCo V2", "Ours")
+BEGUN = [row.name for row in START]
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -71,7 +72,7 @@ def kill_in_the_middle(folder: Path, pattern: str, *, after_steps: int) -> Path:
 
 def test_killed_in_two_cells_and_ended_by_two_jobs_the_table_is_the_same(undisturbed, tmp_path):
     first = kill_in_the_middle(tmp_path, "*-moco-seed0-*", after_steps=3)
-    assert not (first / "encoder.safetensors").exists() and {line["row"] for line in numbers(tmp_path)} == {"ResNet50"}
+    assert not (first / "encoder.safetensors").exists() and {line["row"] for line in numbers(tmp_path)} == {*BEGUN}
     second = kill_in_the_middle(tmp_path, "*-moco-pairs-seed0-*", after_steps=3)
     assert (first / "encoder.safetensors").exists() and not (second / "encoder.safetensors").exists()
     main(command(tmp_path, "--jobs", "2"))
@@ -190,14 +191,14 @@ def test_it_ends_with_a_report_of_its_runs(undisturbed):
     rows = {row["name"]: row["cells"] for row in data["scores"]["rows"]}
     place = [metric["name"] for metric in data["scores"]["metrics"]].index("rank-1")
     for line in numbers(undisturbed):
-        if line["metric"] == "rank-1" and line["row"] != "ResNet50":
+        if line["metric"] == "rank-1" and line["recipe"] not in (FROZEN, HALF_WHITE):
             (found,) = (cells[place] for name, cells in rows.items() if line["run"].endswith(name))
             assert found["value"] == pytest.approx(line["value"])
 
 
 def test_every_line_says_where_it_comes_from(undisturbed):
     lines = numbers(undisturbed)
-    assert len(lines) == 3 * (6 + 4) and {line["protocol"] for line in lines} == {
+    assert len(lines) == 3 * (6 + 4) + (3 + 4) and {line["protocol"] for line in lines} == {
         *("retrieval", "knn", "labels", "linear-paper")
     }
     for line in lines:
@@ -205,7 +206,7 @@ def test_every_line_says_where_it_comes_from(undisturbed):
         assert line["low"] <= line["value"] <= line["high"] and str(undisturbed) not in json.dumps(line)
     recorded = [json.loads(line) for line in (undisturbed / "results" / "main.jsonl").read_text().splitlines()]
     assert all(line["evaluate_seconds"] > 0 for line in recorded)
-    assert all((line["train_seconds"] > 0) == (line["recipe"] != "frozen") for line in recorded)
+    assert all((line["train_seconds"] > 0) == (line["row"] not in BEGUN) for line in recorded)
 
 
 def test_finished_cells_are_not_made_again(undisturbed, tmp_path, monkeypatch, capsys):
@@ -215,7 +216,7 @@ def test_finished_cells_are_not_made_again(undisturbed, tmp_path, monkeypatch, c
     assert numbers(undisturbed) == before
     capsys.readouterr()
     main(command(undisturbed, "--dry-run"))
-    assert capsys.readouterr().out.count("finished") == 3
+    assert capsys.readouterr().out.count("finished") == 4
 
 
 def test_a_cell_that_cannot_be_trained_is_told_and_the_rest_go_on(tmp_path, capsys):
@@ -272,19 +273,19 @@ def test_whatever_a_cell_dies_of_the_rest_go_on_and_the_next_time_it_is_tried_ag
     maker.errors["MoCo V2"] = error
     with pytest.raises(SystemExit) as stop:
         main(command(tmp_path))
-    assert stop.value.code == 1 and maker.made == ["ResNet50", "MoCo V2", "Ours"]
+    assert stop.value.code == 1 and maker.made == [*BEGUN, "MoCo V2", "Ours"]
     assert f"- MoCo V2: failed: {told}" in capsys.readouterr().out
     maker.errors.clear()
     main(command(tmp_path))
-    assert maker.made[3:] == ["MoCo V2"] and "failed" not in capsys.readouterr().out
+    assert maker.made[4:] == ["MoCo V2"] and "failed" not in capsys.readouterr().out
 
 
 def test_an_interrupted_command_says_how_to_go_on(maker, tmp_path, capsys):
     maker.errors["MoCo V2"] = Interrupted(signal.SIGINT)
     with pytest.raises(SystemExit) as stop:
         main(command(tmp_path))
-    assert stop.value.code == 128 + signal.SIGINT and maker.made == ["ResNet50", "MoCo V2"]
-    assert "2 of 3 cells are not made yet; the same command goes on with them." in capsys.readouterr().out
+    assert stop.value.code == 128 + signal.SIGINT and maker.made == [*BEGUN, "MoCo V2"]
+    assert "2 of 4 cells are not made yet; the same command goes on with them." in capsys.readouterr().out
     assert "failed" not in read(tmp_path / "results" / "main.jsonl")
 
 
@@ -293,30 +294,30 @@ def test_missing_data_fails_its_cells_only(maker, tmp_path, capsys):
     words.insert(words.index("lookalike") + 1, f"cars={tmp_path / 'none'}")
     with pytest.raises(SystemExit) as stop:
         main(words)
-    assert stop.value.code == 1 and maker.made == ["ResNet50", "MoCo V2", "Ours"]
+    assert stop.value.code == 1 and maker.made == [*BEGUN, "MoCo V2", "Ours"]
     said = capsys.readouterr().out
-    assert said.count("does not exist") == 3 and "## cars" in said and "(61.41)" in said
+    assert said.count("does not exist") == 4 and "## cars" in said and "(61.41)" in said
 
 
 def test_no_cell_begins_that_does_not_fit_into_the_time(maker, tmp_path, monkeypatch, capsys):
-    seconds = {"ResNet50": 10.0, "MoCo V2": 600.0, "Ours": 30.0}
+    seconds = {**dict.fromkeys(BEGUN, 10.0), "MoCo V2": 600.0, "Ours": 30.0}
     monkeypatch.setattr(plan, "remaining_seconds", lambda cell, known, **options: seconds[cell.row.name])
     main(command(tmp_path, "--minutes", "1"))
-    assert maker.made == ["ResNet50", "Ours"]
-    assert "1 of 3 cells are not made yet" in capsys.readouterr().out
+    assert maker.made == [*BEGUN, "Ours"]
+    assert "1 of 4 cells are not made yet" in capsys.readouterr().out
     main(command(tmp_path, "--minutes", "11"))
-    assert maker.made[2:] == ["MoCo V2"]
+    assert maker.made[3:] == ["MoCo V2"]
 
 
 def test_a_cell_of_another_table_is_taken_over(maker, tmp_path):
     main(command(tmp_path))
     main(command(tmp_path, tables=("noise",)))
-    assert maker.made[3:] == ["Ours - Grad-CAM", "Ours - low-var"]
+    assert maker.made[4:] == ["Ours - Grad-CAM", "Ours - low-var"]
     rows = {line["row"] for line in numbers(tmp_path, "noise")}
-    assert rows == {"ResNet50", "MoCo V2", "Ours - Grad-CAM", "Ours - low-var", "Ours"}
+    assert rows == {*BEGUN, "MoCo V2", "Ours - Grad-CAM", "Ours - low-var", "Ours"}
     main(command(tmp_path, tables=("nu",)))
     assert {line["row"] for line in numbers(tmp_path, "nu")} == {"0.0", "0.1", "0.5", "1.0"}
-    assert maker.made[5:] == ["0.0", "0.1", "1.0"]
+    assert maker.made[6:] == ["0.0", "0.1", "1.0"]
 
 
 def test_a_base_is_found_by_its_name_in_the_table_at_hand(maker, tmp_path):
@@ -350,7 +351,7 @@ def test_a_cell_somebody_else_is_at_is_left_to_them(maker, tmp_path, monkeypatch
 
     monkeypatch.setattr(runner, "_claimed", held)
     main(command(tmp_path))
-    assert maker.made == ["ResNet50", "Ours"]
+    assert maker.made == [*BEGUN, "Ours"]
 
 
 def test_two_processes_cannot_be_at_one_cell(tmp_path):
@@ -370,7 +371,7 @@ def test_a_dry_run_touches_nothing(maker, tmp_path, monkeypatch, capsys):
     main(command(tmp_path, "--dry-run"))
     assert not list(tmp_path.iterdir()) and not maker.made
     said = capsys.readouterr().out
-    assert said.count(" new ") == 3 and "all together" in said
+    assert said.count(" new ") == 4 and "all together" in said
     main(command(tmp_path, *TRAINED))
     capsys.readouterr()
     main(command(tmp_path, "--dry-run"))

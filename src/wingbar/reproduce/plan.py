@@ -186,7 +186,8 @@ def _passes_per_second(config: Config) -> float:
             return _from_figure(config, figure["images/s"])
     alike = (config.run.device, config.encoder, config.data.size, config.title, step_passes(config))
     if alike not in TIMED:  # cells that differ in nothing else take the same time
-        note("no figures of this machine are known; timing two steps of training")
+        if not TIMED:
+            note("no figures of this machine are known; timing two steps of each training")
         TIMED[alike] = _timed(changed(config, QUICK))
     return TIMED[alike]
 

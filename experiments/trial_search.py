@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_context
@@ -30,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import tyro
 from search import between, follow
-from stability import is_done
+from stability import is_done, two_views
 from torch import Tensor
 
 from wingbar.config.limits import check_limits
@@ -43,6 +44,7 @@ from wingbar.methods.featurepairs import FeaturePairSettings
 from wingbar.metrics.features import embed_images
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.retrieval import retrieve
+from wingbar.metrics.unlabelled import candidates
 from wingbar.models.encoder import Encoder, evaluation_mode
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.train.images import find_source
@@ -266,7 +268,7 @@ def read_store(path: Path) -> Store:
 
 
 def run(folder: Path, trial: Trial, until: float) -> Line | None:
-    """Build, train, score what may be kept; nothing once time is over."""
+    """Build, train, score what may be kept, and what says something of it without labels; nothing once time is over."""
     if time.time() > until:
         return None
     began, spent, config = time.monotonic(), time.process_time(), config_of(trial)
@@ -275,20 +277,22 @@ def run(folder: Path, trial: Trial, until: float) -> Line | None:
     method = build_method(config, steps=steps, images=len(train.images))
     (stage,) = build_stages(config, method, train, torch.device("cpu"))
     first = copy.deepcopy(method.encoder)
-    shares = SHARES if follow(config, stage) else SHARES[:1]
-    ends = {str(share): scores(config, between(first, method.encoder, share=share), train, test) for share in shares}
+    begun, views = features(config, first, train), stage.batches.views
+    ends = {}
+    for share in SHARES if follow(config, stage) else SHARES[:1]:
+        encoder = between(first, method.encoder, share=share)
+        seen, unseen = (features(config, encoder, store) for store in (train, test))
+        without_labels = candidates(*two_views(encoder, views, train, nullcontext), seen, begun)
+        ends[str(share)] = scores(seen, train.labels, unseen, test.labels) | without_labels
     seconds = {"seconds": round(time.monotonic() - began, 1), "cpu": round(time.process_time() - spent, 1)}
     return {**identity(trial), "settings": chosen(trial.recipe, trial.number), "ends": ends, **seconds}
 
 
-def scores(config: Config, encoder: Encoder, train: Store, test: Store) -> dict[str, float]:
+def scores(seen: Tensor, labels: Tensor, unseen: Tensor, truth: Tensor) -> dict[str, float]:
     """Of the test images in percent, raw and half-white; whitening and neighbours' votes are of the training images."""
-    seen, unseen = (features(config, encoder, store) for store in (train, test))
-    white = fit_whitening(seen)
-    assert train.labels is not None and test.labels is not None
-    found = dict[str, float]()
+    white, found = fit_whitening(seen), dict[str, float]()
     for kind, known, asked in (("raw", seen, unseen), ("white", whiten(seen, white), whiten(unseen, white))):
-        retrieved, votes = retrieve(asked, test.labels), knn_correct(known, train.labels, asked, test.labels)
+        retrieved, votes = retrieve(asked, truth), knn_correct(known, labels, asked, truth)
         values = {"rank-1": retrieved.rank1, "mAP": retrieved.average_precision, "kNN": votes}
         found |= {f"{kind}/{name}": round(100 * value.double().mean().item(), 2) for name, value in values.items()}
     return found

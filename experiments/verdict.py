@@ -41,6 +41,8 @@ class Records:
     """Whole trainings."""
     stability: Path = Path("results/stability.jsonl")
     """First steps."""
+    controls: Path = Path("results/trial-controls.jsonl")
+    """Trainings of the trial, scored on images they have not seen: a trunk and images of another kind, told apart."""
 
 
 class Judged(NamedTuple):
@@ -56,7 +58,14 @@ class Judged(NamedTuple):
 
 def main(records: Records) -> None:
     """All tables, in Markdown."""
-    everyone = [*of_search(read_lines(records.search)), *of_stability(read_lines(records.stability))]
+    tell([*of_search(read_lines(records.search)), *of_stability(read_lines(records.stability))])
+    if drawn := list(of_trial(read_lines(records.controls))):
+        print("\n# The trial's look-alikes")
+        tell(drawn)
+
+
+def tell(everyone: Sequence[Judged]) -> None:
+    """Who they are, and what follows their gain."""
     print(summary(everyone))
     for title, table in (
         ("Rank correlation with the gain, lost runs left out", correlations([one for one in everyone if not one.lost])),
@@ -84,6 +93,16 @@ def of_stability(lines: Iterable[Line]) -> Iterator[Judged]:
         about = (line["arm"], line["remedy"], f"{line['steps']} steps")
         if line["end"] and not line["repeat"]:
             yield _judged(line, names.get(line["arm"], line["arm"]), about, line["end"])
+
+
+def of_trial(lines: Iterable[Line]) -> Iterator[Judged]:
+    """Both read-outs of every training whose record has more than scores; what an arm's seeds share is its setting."""
+    for line in lines:
+        arm = "feature pairs" if line["recipe"] == "coarse-features" else "MoCo v2"
+        start = line["ends"]["0.0"]
+        for share in sorted(line["ends"].keys() - {"0.0"}) if "neighbours_kept" in start else ():
+            told = {"data": "look-alikes", "start": start}
+            yield _judged(told, arm, (line["recipe"], *line["set"], share), line["ends"][share])
 
 
 def _judged(line: Line, arm: str, about: tuple[str, ...], end: Mapping[str, float]) -> Judged:

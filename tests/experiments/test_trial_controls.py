@@ -54,3 +54,14 @@ def test_differences_are_of_the_same_seed_and_of_pairs_that_every_arm_has(contro
     assert rows["no noise"][-1].strip() == "+15.0 (+15.0 to +15.0)"
     assert rows["the initialisation"][-1].strip() == "+25.0 (-38.5 to +88.5)"  # 25 ± 12.71 · 7.07 / √2
     assert "2 pairs of seed and draw" in told
+
+
+def test_trainings_with_more_than_scores_are_judged_by_their_own_start(controls, experiment):
+    verdict = experiment("verdict")
+    start = {"raw/rank-1": 40.0, "white/rank-1": 50.0, "rank": 20.0, "std": 0.04, "neighbours_kept": 1.0}
+    healthy = {**start, "raw/rank-1": 50.0, "white/rank-1": 52.0, "neighbours_kept": 0.3}
+    line = {"recipe": "coarse-moco", "set": [], "ends": {"0.0": start, "0.5": healthy, "1.0": {**start, "rank": 9.0}}}
+    old = {**line, "ends": {"0.0": {"raw/rank-1": 40.0}, "1.0": {"raw/rank-1": 50.0}}}
+    half, whole = verdict.of_trial([line, old])
+    assert (half.gain, half.lost, half.values["neighbours_kept"]) == (6.0, False, 0.3)
+    assert whole.lost and whole.values["rank, change"] == 9 / 20 and half.setting != whole.setting

@@ -35,6 +35,8 @@ def test_story_scores_two_runs_and_what_they_began_with_and_leaves_pictures(whol
     for metrics in results["scores"].values():
         for metric in metrics.values():
             assert json.dumps(metric, separators=(",", ":")).strip("{}") in page
+    assert "coarse-moco makes no pairs" in page
+    assert f"coarse-features makes pairs of features: `wingbar show {out / 'coarse-features'} pairs` fits" in page
 
 
 def test_interrupted_story_goes_on_and_ends_the_same(whole, tmp_path, monkeypatch, capsys):

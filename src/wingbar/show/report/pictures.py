@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from wingbar.errors import UserError
+from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.splits import Split
 from wingbar.show.cam import gather_attended
 from wingbar.show.curves import gather_ablations, gather_curves, papers_points
@@ -20,6 +21,7 @@ from wingbar.show.report.contents import Figures
 from wingbar.show.report.options import AskedReport
 from wingbar.show.spread import spread_of
 from wingbar.show.visit import Visit
+from wingbar.train.afterwards import could_show_pairs
 
 Found = TypeVar("Found")
 
@@ -86,11 +88,15 @@ def _pairs(visit: Visit, rows: Int[Tensor, " n"], *, seed: int) -> dict[str, Syn
 
 
 def _without_pairs(visit: Visit) -> dict[str, str]:
-    alone = [name for name, subject in visit.named.items() if not makes_pairs(subject.candidate)]
-    if not alone:
-        return {}
-    make = "makes" if len(alone) == 1 else "make"
-    return {"pairs": f"{' and '.join(alone)} {make} no pairs: the base method alone has no decoder."}
+    alone = {name: one.candidate for name, one in visit.named.items() if not makes_pairs(one.candidate)}
+    said = [f"{name} {_why_no_pairs(candidate)}" for name, candidate in alone.items()]
+    return {"pairs": " ".join(said)} if said else {}
+
+
+def _why_no_pairs(candidate: Candidate) -> str:
+    if candidate.config and could_show_pairs(candidate.config):
+        return f"makes pairs of features: `wingbar show {candidate.name} pairs` fits a decoder to them, and draws them."
+    return "makes no pairs: the base method alone has no decoder."
 
 
 def _curves(visit: Visit) -> list[Panel]:

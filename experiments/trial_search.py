@@ -86,6 +86,7 @@ NEARBY: dict[str, tuple[dict[str, Any], ...]] = {  # of the leader, as many for 
         QUIET | {"noise": 0.1},
     ),
 }
+UNLESS_CHOSEN: dict[str, Any] = {"optim.clip": None}
 SETTINGS = 16  # of each recipe; larger numbers are nearby ones
 SHARES = (0.0, 0.5, 1.0)  # of the way from the initialisation to the trained weights, that is kept
 DECIDES = "raw/rank-1"
@@ -237,9 +238,10 @@ def identity(trial: Trial) -> Line:
 
 
 def config_of(trial: Trial) -> Config:
-    """What is trained."""
+    """What is trained. The recipes are what the search has found, so nothing it varied is left to them."""
     common = {"data.draw": trial.draw, "run.seed": trial.seed, "run.device": "cpu", "run.compile": "off"}
-    config = changed(recipe_named(trial.recipe), chosen(trial.recipe, trial.number) | common | parsed(trial.set))
+    settings = UNLESS_CHOSEN | chosen(trial.recipe, trial.number) | common | parsed(trial.set)
+    config = changed(recipe_named(trial.recipe), settings)
     check_limits(config)
     return config
 

@@ -37,6 +37,18 @@ def test_a_trial_is_trained_with_what_was_chosen(search):
     assert quieter["featurepairs.eps_g"] == 0.3 * search.FeaturePairSettings().eps_g
 
 
+def test_the_recipes_are_what_the_second_round_chose(search):
+    lines = search.read_lines(search.Sought().out)
+    for recipe in search.RECIPES:
+        number, share = search.best(lines, recipe, search.SECOND)
+        found, ours = (
+            named(one) for one in (search.config_of(search.Trial(recipe, number, 4, 0)), recipe_named(recipe))
+        )
+        own = {"run.device": "auto", "run.compile": "auto", "encoder.share": float(share)}
+        assert {**found, **own} == ours
+    assert named(search.config_of(search.Trial("coarse-features", 4, 1, 100)))["optim.clip"] is None
+
+
 def line(number, seed, *, half, whole, recipe="coarse-moco", draw=1):
     ends = {share: {"raw/rank-1": value} for share, value in (("0.0", 99.0), ("0.5", half), ("1.0", whole))}
     return {"recipe": recipe, "number": number, "draw": draw, "seed": seed, "set": [], "ends": ends}

@@ -61,7 +61,8 @@ def coarse_moco() -> Config:
         "method.kept": 0.4,
         "method.temperature": 0.1,
         "optim.lr": 0.03,
-        "run.epochs": 16,
+        "optim.warmup": 1.0,
+        "run.epochs": 24,
     }
     return changed(Config(), {**SMALL, **own})
 
@@ -71,6 +72,6 @@ def coarse_features() -> Config:
 
     cost: 130 s of a CPU core. expect: rank-1 29.1 ± 7.4 over five seeds, below its base (docs/start.md).
     """
-    own = {"eps_g": 3.0, "eps_var": 1.5, "nu": 1.0, "bank": 1024, "kappa": 0.1}
+    own = {"eps_g": 0.3, "eps_var": 0.15, "nu": 0.5, "bank": 1024, "kappa": 0.1}
     pairs = {"wrappers": ["featurepairs"], **{f"featurepairs.{name}": value for name, value in own.items()}}
-    return changed(coarse_moco(), {**pairs, "encoder.share": 0.5})
+    return changed(coarse_moco(), {**pairs, "optim.lr": 0.06, "optim.warmup": 0.0, "optim.clip": 1.0, "run.epochs": 16})

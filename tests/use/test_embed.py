@@ -308,6 +308,9 @@ def test_an_embedders_folder_is_found_and_found_again(weights, photos, tmp_path,
     main(["search", str(tmp_path / "photos.npz"), *query])
     found = json.loads(capsys.readouterr().out)
     assert found[0]["found"][0]["path"] == query[0]
+    main(["search", str(tmp_path / "photos.npz"), str(photos), *query[1:]])
+    every = json.loads(capsys.readouterr().out)  # a folder of queries: each image finds itself
+    assert [one["query"] for one in every] == [one["found"][0]["path"] for one in every] and len(every) == 10
     shutil.rmtree(tmp_path / "made")
     main(["search", str(tmp_path / "photos.npz"), *query, "--what", str(weights["a"])])
     assert json.loads(capsys.readouterr().out) == found

@@ -432,6 +432,22 @@ def test_without_classes_and_twins_the_page_has_neither(open_page, explorer, tmp
         assert "three images or more" in page.locator("#map").inner_text()
 
 
+def test_long_names_are_broken_and_their_folders_not_told(open_page, explorer, tmp_path):
+    """A weights file as people have them, images of classes as people call them."""
+    name = "an_encoder_with_a_long_name_" * 4
+    weights, images = tmp_path / f"{name}.safetensors", tmp_path / "photos"
+    shutil.copy(Path(explorer.album.rows[0].path).parents[2] / "first.safetensors", weights)
+    for row in range(4):
+        folder = images / f"{row % 2}_{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(explorer.album.rows[row].path, folder / f"{row}_{name}.png")
+    with serving(opened(weights, images)) as other:
+        page = open_page(NARROW, address=other.address)
+        assert name in page.locator("#foot").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+        assert str(tmp_path) not in page.content()
+
+
 def test_a_server_that_is_gone_is_told(open_page):
     page = open_page()
     page.context.set_offline(True)

@@ -294,6 +294,8 @@ def test_files_pictures_and_tensors_are_the_same_images(weights, photos, embed, 
         loaded.embed(pixels - 300.0)
     with pytest.raises(UserError, match="no readable image"):
         loaded.embed(weights["a"])
+    with pytest.raises(UserError, match=r"nobody\.npz does not exist; write it with: wingbar embed"):
+        loaded.search("nobody.npz", paths[4])
     with pytest.raises(UserError, match="holds vectors of"):
         wingbar.load(weights["b"], device="cpu").search(tmp_path / "photos.npz", paths[4])
 
@@ -308,6 +310,10 @@ def test_an_embedders_folder_is_found_and_found_again(weights, photos, tmp_path,
     main(["search", str(tmp_path / "photos.npz"), *query])
     found = json.loads(capsys.readouterr().out)
     assert found[0]["found"][0]["path"] == query[0]
+    main(["search", str(tmp_path / "photos.npz"), str(photos), *query[1:]])
+    every = json.loads(capsys.readouterr().out)  # a folder of queries: each image finds itself, or its copy
+    assert [one["query"] for one in every] == [str(path) for path in sorted(photos.rglob("*.png"))]
+    assert min(one["found"][0]["cosine"] for one in every) > 0.99999
     shutil.rmtree(tmp_path / "made")
     main(["search", str(tmp_path / "photos.npz"), *query, "--what", str(weights["a"])])
     assert json.loads(capsys.readouterr().out) == found

@@ -159,21 +159,22 @@ def test_any_image_is_one_of_them(page, explorer):
     assert near(page) == found(explorer, IMAGES // 2)
 
 
-@pytest.mark.parametrize("way", ["chosen", "dropped"])
+GIVE = """([bytes, name, way]) => {
+    const bag = new DataTransfer();
+    bag.items.add(new File([new Uint8Array(bytes)], name));
+    document.querySelector(".drop").dispatchEvent(way === "dropped"
+        ? new DragEvent("drop", { dataTransfer: bag, bubbles: true })
+        : new ClipboardEvent("paste", { clipboardData: bag, bubbles: true }));
+}"""
+
+
+@pytest.mark.parametrize("way", ["chosen", "dropped", "pasted"])
 def test_a_file_of_ones_own_is_asked_about(way, page, explorer):
     path = Path(explorer.album.rows[7].path)
     if way == "chosen":
         page.locator("input[type=file]").set_input_files(path)
     else:
-        bag = page.evaluate_handle(
-            """([bytes, name]) => {
-                const bag = new DataTransfer();
-                bag.items.add(new File([new Uint8Array(bytes)], name));
-                return bag;
-            }""",
-            [list(path.read_bytes()), path.name],
-        )
-        page.dispatch_event(".drop", "drop", {"dataTransfer": bag})
+        page.evaluate(GIVE, [list(path.read_bytes()), path.name, way])
     until(page, f"document.querySelector('#asked').textContent === '{path.name}'")
     settle(page)
     assert near(page)[0] == 7 and page.evaluate("location.hash") == ""
@@ -224,19 +225,60 @@ def test_pointing_shows_a_picture_and_a_click_asks(page, explorer):
     assert near(page) == found(explorer, 5)
 
 
-def test_the_other_map_is_another(page):
-    def drawn() -> str:
-        return page.locator(".points").evaluate("(one) => one.toDataURL()")
+def drawn(page) -> str:
+    return page.locator(".points").evaluate("(one) => one.toDataURL()")
 
-    first = drawn()
+
+def test_the_other_map_is_another(page):
+    first = drawn(page)
     page.locator("label", has_text="before training").click()
-    before = drawn()
+    before = drawn(page)
     page.locator("label", has_text="after training").click()
-    assert drawn() == first != before
+    assert drawn(page) == first != before
+
+
+def test_the_map_is_made_larger_smaller_and_moved(page):
+    x, y = place_of(page, 5)
+    first = drawn(page)
     page.get_by_label("Larger").click()
-    assert drawn() != first
+    assert drawn(page) != first
+    page.get_by_label("Smaller").click()
+    assert drawn(page) == first
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    until(page, "document.querySelector('.points').toDataURL() !== " + repr(first))
+    shown = page.locator(".bubble img")
+    page.mouse.move(x + 1, y)
+    assert "/picture/5?" in shown.get_attribute("src")  # what is pointed at stays there
+    page.mouse.down()
+    page.mouse.move(x + 61, y + 40, steps=4)
+    page.mouse.up()
+    page.mouse.move(x + 60, y + 40)
+    assert "/picture/5?" in shown.get_attribute("src")
     page.get_by_role("button", name="Fit").click()
-    assert drawn() == first
+    assert drawn(page) == first
+
+
+def test_day_and_night_are_a_button(page):
+    def paper() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    theme, day, map_by_day = page.locator("#theme"), paper(), drawn(page)
+    assert theme.inner_text() == "Dark"
+    theme.click()
+    assert theme.inner_text() == "Light" and paper() != day and drawn(page) != map_by_day
+    theme.click()
+    assert (paper(), drawn(page)) == (day, map_by_day)
+
+
+def test_a_chosen_picture_is_asked_about(page, explorer):
+    page.locator("#everything").click()
+    page.locator(".chosen button").nth(4).click()
+    until(page, "location.hash === '#4'")
+    settle(page)
+    assert near(page) == found(explorer, 4)
 
 
 def test_a_lasso_chooses_what_it_encloses_to_be_taken_away(page, explorer, tmp_path):
@@ -388,6 +430,22 @@ def test_without_classes_and_twins_the_page_has_neither(open_page, explorer, tmp
         assert page.locator("#filter input").count() == page.locator(".marks").count() == 0
         assert page.locator("#twins").is_hidden() and "no decoder" in page.locator("#foot").inner_text()
         assert "three images or more" in page.locator("#map").inner_text()
+
+
+def test_long_names_are_broken_and_their_folders_not_told(open_page, explorer, tmp_path):
+    """A weights file as people have them, images of classes as people call them."""
+    name = "an_encoder_with_a_long_name_" * 4
+    weights, images = tmp_path / f"{name}.safetensors", tmp_path / "photos"
+    shutil.copy(Path(explorer.album.rows[0].path).parents[2] / "first.safetensors", weights)
+    for row in range(4):
+        folder = images / f"{row % 2}_{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(explorer.album.rows[row].path, folder / f"{row}_{name}.png")
+    with serving(opened(weights, images)) as other:
+        page = open_page(NARROW, address=other.address)
+        assert name in page.locator("#foot").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+        assert str(tmp_path) not in page.content()
 
 
 def test_a_server_that_is_gone_is_told(open_page):

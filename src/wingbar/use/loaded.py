@@ -28,6 +28,7 @@ from wingbar.use.classify.head import ClassHead, Named, read_head
 from wingbar.use.embeddings import Hit, Maker, hits
 from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings
+from wingbar.use.options import check_there
 from wingbar.use.sources import Decode
 
 # A file or a folder of them, a picture, pixels: bytes, or numbers from 0 to 1, one image or several.
@@ -94,6 +95,7 @@ class Loaded:
         threshold: float = -1.0,
     ) -> list[list[Hit]]:
         """For each query its `k` most similar images in an embeddings file, best first."""
+        check_there(Path(index))
         file = open_embeddings(Path(index))
         if file.about.maker.fingerprint != self.maker.fingerprint:
             raise UserError(

@@ -166,8 +166,14 @@ def check_search(asked: Search) -> None:
         check_place(asked.sheet.absolute().parent, remedy="give --sheet another place")
         if asked.sheet.suffix != ".png":
             raise UserError(f"--sheet {asked.sheet} is drawn as PNG; give a name that ends with .png")
-    if not asked.file.expanduser().exists():
-        raise UserError(f"{asked.file} does not exist; write it with: wingbar embed WHAT IMAGES -o {asked.file}")
+    check_there(asked.file)
+
+
+def check_there(file: Path) -> None:
+    """Refuse what is no embeddings file by its name, and one that nobody has written."""
+    check_ending(file)
+    if not file.expanduser().exists():
+        raise UserError(f"{file} does not exist; write it with: wingbar embed WHAT IMAGES -o {file}")
 
 
 def _check_queries(asked: Search) -> None:

@@ -13,7 +13,7 @@ from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted, find_wanted
 from wingbar.use.classify.labelled import LabelledFile, read_labels
-from wingbar.use.options import check_ending, check_folder, check_handling
+from wingbar.use.options import check_folder, check_handling, check_there
 
 # What the folder of a classifier may hold: where there is anything else, nothing is written.
 OURS = {
@@ -71,9 +71,7 @@ def check_classify(asked: Classify) -> tuple[Wanted, list[LabelledFile]]:
     if asked.next and not asked.predict:
         raise UserError("--next chooses among the images of --predict, which was not given; give it a folder of images")
     if asked.vectors is not None:
-        check_ending(asked.vectors)
-        if not asked.vectors.expanduser().exists():
-            raise UserError(f"{asked.vectors} does not exist; write it with wingbar embed, or leave out --vectors")
+        check_there(asked.vectors)
     labels = read_labels(asked.labels)
     wanted = find_wanted(asked.what, weights=asked.weights)
     check_folder(folder_of(asked, wanted), OURS, "classifier")

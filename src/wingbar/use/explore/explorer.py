@@ -194,8 +194,8 @@ def open_explorer(asked: Explore, wanted: Wanted) -> Explorer:
 def _seers(candidate: Candidate, last: Loaded, asked: Explore) -> tuple[dict[str, Loaded], list[str]]:
     """A run before and after training, anything else as it is; and a sentence where that is not all."""
     if candidate.folder is None or candidate.begun is None:
-        alone = f"{candidate.name} is no run: there is no before and after."
-        return {f"by {_last_part(candidate.name)}": last}, [alone]
+        name = _last_part(candidate.name)
+        return {f"by {name}": last}, [f"{name} is no run: there is no before and after."]
     try:
         first = open_candidate(candidate.begun, size=asked.size, device=asked.device)
     except (UserError, OSError) as error:

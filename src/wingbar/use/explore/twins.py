@@ -108,7 +108,7 @@ def open_twins(candidate: Candidate, album: Album, device: torch.device, *, quie
 def why_no_twins(candidate: Candidate) -> str:
     """A sentence about what cannot be shown."""
     if candidate.config is None:
-        return f"{candidate.name} is no run: there is no decoder, and with it no rebuilt image and no twin."
+        return "This is no run: it has no decoder, and with it no rebuilt image and no twin."
     if could_show_pairs(candidate.config):
         return (
             "This run's pairs are pairs of features: wingbar show fits a decoder to them, "

@@ -273,7 +273,7 @@ def test_a_method_that_fails_costs_no_other_its_row(monkeypatch):
     said = list[str]()
     rows = memory.bench_memory(Step(batches=(4,)), tell=said.append)
     assert [row.values["GB at 4"] for row in rows] == [2.0, None] * (len(rows) // 2)
-    assert "SimSiam: GB at 4 2.0" in said and "SimSiam, recomputed failed: the driver is gone" in said
+    assert "SimSiam: GB at 4 2.00" in said and "SimSiam, recomputed failed: the driver is gone" in said
 
 
 def test_memory_of_a_cpu_is_what_tensors_had_at_a_time():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
@@ -70,6 +71,7 @@ def peak(work: Callable[[], object], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         work()
         return torch.cuda.max_memory_allocated(device)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it tells when it starts and stops
     with profile(use_cpu=True, profile_memory=True) as seen:
         work()
     found: Any = seen.kineto_results  # made when it ends

@@ -19,7 +19,7 @@ from wingbar.train.provenance import surroundings
 FORMATS = {
     "×": ",.2f",
     "share": ",.3f",
-    "GB": ",.1f",
+    "GB": ",.2f",
     "MB": ",.1f",
     "ms": ",.1f",
     "seconds": ",.1f",

@@ -27,7 +27,7 @@ ANSWERED = [
     "recipes",
     *(f"{command} --help" for command in COMMANDS),
     "train simsiam --help",
-    *(f"bench {name} --help" for name in ("step", "data", "train")),
+    *(f"bench {name} --help" for name in ("step", "data", "train", "scale")),
     *(f"data {name} --help" for name in ("check", "pick")),
     "cache clear --help",
 ]
@@ -76,6 +76,7 @@ REFUSED = {  # command line → what its one sentence is about
     "evaluate resnet50 --encoder.weights random --data.root {taken} --run.devices 0": "run.devices",
     "bench step --memory --distributed": "two tables",
     "bench step --systems --memory": "two tables",
+    "bench scale --recipes moco": "got 1 recipes and 3 rates",
     "bench step --systems --recipes bjol": "'byol'",
     "evaluate resnet50 --encoder.weights random --data.root {taken} --out {file}": "is a file",
     "evaluate resnet50 --encoder.weights random --data.root {free} --data.name folder": "is missing",

@@ -10,9 +10,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.metrics import knn
-from wingbar.metrics.knn import cosines, knn_correct, knn_places, rows_at_once
+from wingbar.metrics import knn, similarity
+from wingbar.metrics.knn import knn_correct, knn_places
 from wingbar.metrics.retrieval import Gallery, retrieve
+from wingbar.metrics.similarity import cosines, rows_at_once
 
 
 def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -43,7 +44,7 @@ def brute(train: Tensor, train_labels: Tensor, query: Tensor, *, k: int, tempera
 
 
 def test_the_examples_run():
-    assert doctest.testmod(knn).failed == 0
+    assert doctest.testmod(knn).failed == doctest.testmod(similarity).failed == 0
 
 
 @pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 5, seed), grid], ids=["random", "tied"])
@@ -126,8 +127,8 @@ def test_similarities_come_in_chunks_of_the_size_asked_for():
 def test_equal_features_are_equally_similar():
     generator = torch.Generator().manual_seed(0)
     queries, gallery = torch.randn(5, 7, generator=generator), torch.randn(1, 7, generator=generator).repeat(37, 1)
-    (similarity,) = cosines(queries, gallery, chunk=5)  # a bare matrix product differs in the last bit here
-    assert (similarity == similarity[:, :1]).all()
+    (found,) = cosines(queries, gallery, chunk=5)  # a bare matrix product differs in the last bit here
+    assert (found == found[:, :1]).all()
 
 
 @pytest.mark.parametrize(
@@ -150,9 +151,9 @@ def test_bad_input_is_refused_in_one_sentence(train, labels, options, sentence, 
 @pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 8, seed), grid], ids=["random", "tied"])
 def test_top_five_equals_sorting_the_votes_by_hand(sample):
     (train, train_labels), (test, test_labels) = sample(60, 1), sample(40, 2)
-    similarity = torch.cat(list(cosines(test, train, chunk=9)))
+    rows = torch.cat(list(cosines(test, train, chunk=9)))
     expected = []
-    for row, label in zip(similarity, test_labels.tolist(), strict=True):
+    for row, label in zip(rows, test_labels.tolist(), strict=True):
         voters = row >= row.sort(descending=True).values[6]
         votes: dict[int, float] = {}
         for weight, own in zip(row[voters].div(0.1).exp().tolist(), train_labels[voters].tolist(), strict=True):
@@ -175,6 +176,19 @@ def test_similarities_held_at_once_are_bounded():
         assert chunk.numel() <= 2**22
 
 
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("k", [1, 5, 21, 500])
+def test_all_as_similar_as_the_last_one_vote_wherever_they_lie(rows: int, k: int, monkeypatch: pytest.MonkeyPatch):
+    """Blocks of fewer rows than k and of more, some of which raise the k-th similarity, some of which meet it."""
+    (train, train_labels), (test, test_labels) = grid(61, 3), grid(40, 4)
+    monkeypatch.setattr(similarity, "AT_ONCE", 8 * rows * train.shape[1])
+    blocks = [len(part.similarity[0]) for part in similarity.against(train)(test)]
+    assert max(blocks) == rows
+    got = knn_correct(train, train_labels, test, test_labels, k=k, temperature=0.1)
+    predicted = [brute(train, train_labels, query, k=k, temperature=0.1) for query in test]
+    assert got.tolist() == [p == label for p, label in zip(predicted, test_labels.tolist(), strict=True)]
+
+
 @pytest.mark.parametrize("sample", [lambda n, seed: clusters(n, 8, seed), grid], ids=["random", "tied"])
 def test_a_gallery_in_a_map_of_half_precision_gives_the_same_block_by_block(sample, tmp_path, monkeypatch):
     """Features of a million images: no block, however small, changes a place, a rank or an average precision."""
@@ -184,7 +198,7 @@ def test_a_gallery_in_a_map_of_half_precision_gives_the_same_block_by_block(samp
     mapped, inside = torch.from_numpy(half), train.half().float()
     expected = knn_places(inside, train_labels, test, test_labels, k=7)
     whole = retrieve(test, test_labels, Gallery(inside, train_labels))
-    monkeypatch.setattr(knn, "AT_ONCE", 5 * train.shape[1])  # blocks of five rows, the last of one
+    monkeypatch.setattr(similarity, "AT_ONCE", 8 * 5 * train.shape[1])  # blocks of five rows, the last of one
     assert torch.equal(knn_places(mapped, train_labels, test, test_labels, k=7), expected)
     found = retrieve(test, test_labels, Gallery(mapped, train_labels))
     assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True) if torch.is_tensor(one))

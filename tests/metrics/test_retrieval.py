@@ -10,8 +10,9 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.metrics import retrieval
+from wingbar.metrics import retrieval, similarity
 from wingbar.metrics.retrieval import Gallery, Retrieval, retrieve
+from wingbar.use import exact
 
 
 def random(n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -193,3 +194,25 @@ def test_neighbours_are_the_most_similar_others(sample):
 
 def test_there_are_no_more_neighbours_than_others():
     assert retrieve(torch.rand(5, 3), torch.zeros(5, dtype=torch.long)).neighbours.shape == (5, 4)
+    assert retrieve(torch.rand(5, 3), torch.zeros(5, dtype=torch.long), neighbours=0).neighbours.shape == (5, 0)
+
+
+@pytest.mark.parametrize("sample", [random, tied])
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_a_gallery_in_blocks_gives_what_one_in_memory_gives(sample, rows: int, monkeypatch: pytest.MonkeyPatch):
+    """Each image but itself, which lies in one of the blocks, as do its duplicates."""
+    features, labels = sample(60, 9)
+    whole = retrieve(features, labels, neighbours=12)
+    monkeypatch.setattr(similarity, "AT_ONCE", 8 * rows * features.shape[1])
+    found = retrieve(features, labels, neighbours=12, chunk=13)
+    assert similarity.block_rows(features) == rows
+    assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True) if torch.is_tensor(one))
+
+
+@pytest.mark.parametrize("sample", [random, tied])
+def test_neighbours_are_those_that_search_finds(sample):
+    """By another way: float32 for candidates, float64 for these alone."""
+    features, labels = sample(60, 10)
+    got = retrieve(features, labels, neighbours=7)
+    expected = exact.nearest(features[got.query].numpy(), features.numpy(), 7, own=got.query.numpy(), block=16)
+    assert got.neighbours.tolist() == expected.rows.tolist()

@@ -273,12 +273,35 @@ def test_a_method_that_fails_costs_no_other_its_row(monkeypatch):
     said = list[str]()
     rows = memory.bench_memory(Step(batches=(4,)), tell=said.append)
     assert [row.values["GB at 4"] for row in rows] == [2.0, None] * (len(rows) // 2)
-    assert "SimSiam: GB at 4 2.0" in said and "SimSiam, recomputed failed: the driver is gone" in said
+    assert "SimSiam: GB at 4 2.00" in said and "SimSiam, recomputed failed: the driver is gone" in said
 
 
-def test_memory_of_a_cpu_is_not_asked_for():
-    with pytest.raises(UserError, match="--memory asks a GPU's allocator, and cpu has none; leave it out"):
-        memory.bench_memory(Step(device="cpu"))
+def test_memory_of_a_cpu_is_what_tensors_had_at_a_time():
+    """By hand: two megabytes and one, of which the first is gone when three more come, and what a caller keeps."""
+    kept = list[torch.Tensor]()
+
+    def work() -> None:
+        first = torch.empty(2_000_000, dtype=torch.uint8)
+        kept.append(torch.empty(1_000_000, dtype=torch.uint8))
+        del first
+        torch.empty(3_000_000, dtype=torch.uint8)
+
+    assert memory.peak(work, torch.device("cpu")) == 4_000_000
+    assert memory.peak(lambda: None, torch.device("cpu")) == 0
+
+
+def test_the_memory_of_a_step_grows_with_its_batch_on_a_cpu(monkeypatch):
+    simsiam = [
+        one
+        for one in memory._configs(Step("timm/test_resnet", size=32, device="cpu"))
+        if one[1].method.name == "simsiam" and not one[1].wrappers
+    ]
+    monkeypatch.setattr(memory, "_configs", lambda options: simsiam)
+    plain, recomputed = (row.values for row in memory.bench_memory(Step(batches=(8, 64), device="cpu")))
+    assert 0 < plain["GB at 8"] < plain["GB at 64"] and recomputed["GB at 64"] < plain["GB at 64"]
+
+
+def test_two_tables_are_two_commands():
     with pytest.raises(UserError, match="two tables"):
         check(Step(memory=True, distributed=True))
 

@@ -35,7 +35,7 @@ signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 turn = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 with pathlib.Path(sys.argv[1]).open("a") as file:
     file.write(f"{turn}\\n")
-time.sleep(60 * (turn < int(sys.argv[2])))
+time.sleep(120 * (turn < int(sys.argv[2])))
 """
 
 
@@ -65,7 +65,9 @@ def submit(slurm, tmp_path, monkeypatch, capsys) -> Callable[..., str]:
 
 
 def asked(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+    return done.stdout
 
 
 def about(job: str) -> dict[str, str]:
@@ -160,7 +162,7 @@ def numbers(folder: Path) -> list[dict]:
 
 
 def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_path):
-    """Three jobs share results; those that train are stopped in the middle, twice each."""
+    """Four jobs share results; those that train, the last two, are stopped in the middle, twice each."""
     job = submit(*command(Path(), epochs=40))
 
     def disturb(number: int, pattern: str) -> None:
@@ -168,10 +170,10 @@ def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_pa
             interrupt(f"{job}_{number}", lambda: sum(map(len, map(steps, Path().glob(f"runs/{pattern}")))), turn=turn)
 
     with ThreadPoolExecutor() as pool:
-        disturbed = [pool.submit(disturb, 1, "*-moco-seed0-*"), pool.submit(disturb, 2, "*-moco-pairs-seed0-*")]
+        disturbed = [pool.submit(disturb, 2, "*-moco-seed0-*"), pool.submit(disturb, 3, "*-moco-pairs-seed0-*")]
     assert [each.result() for each in disturbed] == [None, None]
-    assert [ended(f"{job}_{number}") for number in range(3)] == ["COMPLETED"] * 3
-    assert [about(f"{job}_{number}")["Restarts"] for number in range(3)] == ["0", "2", "2"]
+    assert [ended(f"{job}_{number}") for number in range(4)] == ["COMPLETED"] * 4
+    assert [about(f"{job}_{number}")["Restarts"] for number in range(4)] == ["0", "0", "2", "2"]
     main(command(tmp_path / "undisturbed", epochs=40))
     assert tables(tmp_path) == tables(tmp_path / "undisturbed") and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(tmp_path / "undisturbed")
@@ -198,6 +200,13 @@ def patient(submit, tmp_path) -> Callable[..., str]:
 def noted(folder: Path) -> list[int]:
     path = folder / "turns"
     return sorted(map(int, path.read_text().split())) if path.exists() else []
+
+
+def test_a_job_that_hits_its_time_limit_goes_on_by_itself(patient, tmp_path):
+    """Told by SLURM, which looks every half minute, and by nobody else."""
+    job = patient("--time", "1", "--notice", "20", turns=1)
+    begun_anew(job, 1)
+    assert ended(job) == "COMPLETED" and noted(tmp_path) == [0, 1]
 
 
 def test_it_is_begun_anew_so_often_and_no_more(patient, tmp_path):

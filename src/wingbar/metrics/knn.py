@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from wingbar.errors import UserError
+from wingbar.metrics.similarity import AT_ONCE, SimilarBlock, against, block_rows, rows_at_once
 from wingbar.together import divided
-
-AT_ONCE = 2**27  # numbers that are held in float64
 
 
 def knn_correct(
@@ -54,15 +53,14 @@ def knn_places(
     if k < 1 or temperature <= 0:
         raise UserError(f"got k={k} and temperature={temperature}; kNN needs both above 0: raise them")
     classes, column = torch.unique(train_labels, return_inverse=True)
-    chunk = chunk or rows_at_once(len(train))
+    chunk, compare = chunk or rows_at_once(block_rows(train)), against(train)
 
-    def placed(parts: Sequence[Tensor]) -> tuple[Tensor]:
-        similarities = cosines(test, train, chunk=chunk, rows=torch.cat(tuple(parts)))
-        votes = (_votes(part, column, len(classes), k=k, temperature=temperature) for part in similarities)
-        own = zip(votes, parts, strict=True)
-        return (torch.cat([places(v.where(v > 0, -torch.inf), classes, test_labels[rows]) for v, rows in own]),)
+    def placed(rows: Tensor) -> Tensor:
+        votes = _votes(compare(test[rows]), column, len(classes), k=k, temperature=temperature)
+        return places(votes.where(votes > 0, -torch.inf), classes, test_labels[rows])
 
-    (found,) = divided(torch.split(torch.arange(len(test), device=test.device), chunk), placed)
+    parts = torch.split(torch.arange(len(test), device=test.device), chunk)
+    (found,) = divided(parts, lambda some: (torch.cat([placed(rows) for rows in some]),))
     return found
 
 
@@ -83,61 +81,50 @@ def places(
     return before.where(score.squeeze(1) > -torch.inf, len(classes))
 
 
-def cosines(
-    queries: Float[Tensor, "query dim"],
-    gallery: Float[Tensor, "gallery dim"],
-    *,
-    chunk: int,
-    rows: Int[Tensor, " chosen"] | None = None,
-) -> Iterator[Float[Tensor, "_ gallery"]]:
-    """Cosine similarities of the queries, or of these `rows` of them, to the whole gallery, `chunk` at a time.
+class _Voters(NamedTuple):
+    """The `k` most similar so far: each one's class, and how many of each class are as similar as the last of them."""
 
-    In float64, beyond the reach of TF32, and rounded to nine decimals, so that equal features are equally similar on
-    every device. Held in memory are one gallery in float64 and one chunk; of a gallery that would take more than a GB,
-    such as a map of a file in fp16, as many rows as take that, again for each chunk.
-    """
-    blocks = torch.split(gallery, max(1, AT_ONCE // gallery.shape[1]))
-    held = [_unit(blocks[0])] if len(blocks) == 1 else None
-    rows = torch.arange(len(queries), device=queries.device) if rows is None else rows
-    for some in torch.split(rows, chunk):
-        query = F.normalize(queries[some].double())
-        found = query.new_empty(len(query), len(gallery))
-        start = 0
-        for unit in held or map(_unit, blocks):
-            torch.mm(query, unit.T, out=found[:, start : start + len(unit)])
-            start += len(unit)
-        yield found.round_(decimals=9)
-
-
-def _unit(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-    unit = rows.to(torch.float64, copy=True)
-    return unit.div_(torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12))  # a second copy is large
-
-
-def rows_at_once(gallery: int) -> int:
-    """Queries whose similarities to a gallery, and what is computed from them, take some 300 MB; of a million, 2 GB.
-
-    >>> rows_at_once(5794), rows_at_once(50_000), rows_at_once(1_000_000)
-    (723, 83, 32)
-    """
-    return max(32, min(1024, 2**22 // gallery))  # fewer would spend their time on reading the gallery
+    similarity: Float[Tensor, "query k"]
+    column: Int[Tensor, "query k"]
+    equal: Float[Tensor, "query classes"]
 
 
 def _votes(
-    similarity: Float[Tensor, "query gallery"],
-    column: Int[Tensor, " gallery"],
+    blocks: Iterable[SimilarBlock], column: Int[Tensor, " gallery"], classes: int, *, k: int, temperature: float
+) -> Float[Tensor, "query classes"]:
+    """The votes of each query's k nearest for each class, relative to the nearest one's vote of 1."""
+    voters = None
+    for start, similarity in blocks:
+        voters = _elected(voters, similarity, column[start : start + similarity.shape[1]], classes, k=k)
+    assert voters is not None
+    first, last = voters.similarity[:, :1], voters.similarity[:, -1:]
+    weight = torch.exp((voters.similarity - first) / temperature).where(voters.similarity > last, 0)
+    votes = torch.exp((last - first) / temperature) * voters.equal
+    return votes.scatter_add_(1, voters.column, weight).round_(decimals=9)  # equal votes may be unequal sums
+
+
+def _elected(
+    before: _Voters | None,
+    similarity: Float[Tensor, "query block"],
+    column: Int[Tensor, " block"],
     classes: int,
     *,
     k: int,
-    temperature: float,
-) -> Float[Tensor, "query classes"]:
-    """The votes of each query's k nearest for each class, relative to the nearest one's vote of 1."""
-    nearest = similarity.topk(min(k, len(column))).values
-    query, voter = (similarity >= nearest[:, -1:]).nonzero(as_tuple=True)
-    weight = torch.exp((similarity[query, voter] - nearest[query, 0]) / temperature)
-    votes = similarity.new_zeros(len(similarity), classes)
-    votes.index_put_((query, column[voter]), weight, accumulate=True)
-    return votes.round_(decimals=9)  # equal votes may have been added up unequally
+) -> _Voters:
+    """Among those before and the gallery's next rows."""
+    nearest, row = similarity.topk(min(k, len(column)))
+    known, equal = column[row], similarity.new_zeros(len(similarity), classes)
+    if before is not None:
+        nearest, place = (both := torch.cat([before.similarity, nearest], dim=1)).topk(min(k, both.shape[1]))
+        known = torch.cat([before.column, known], dim=1).gather(1, place)
+    last = nearest[:, -1:]
+    if before is not None:  # those as similar as the last one: all are known while it stays, and else are among the k
+        stays = before.similarity[:, -1:] == last
+        equal = before.equal.where(stays, equal)
+        equal.scatter_add_(1, before.column, ((before.similarity == last) & ~stays).double())
+    query, found = (similarity == last).nonzero(as_tuple=True)
+    equal.index_put_((query, column[found]), equal.new_ones(()), accumulate=True)
+    return _Voters(nearest, known, equal)
 
 
 def check_splits(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:

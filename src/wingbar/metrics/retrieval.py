@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from wingbar.errors import UserError
-from wingbar.metrics.knn import check_splits, cosines, rows_at_once
+from wingbar.metrics.knn import check_splits
+from wingbar.metrics.similarity import SimilarBlock, against, block_rows, cosines, leading, rows_at_once
 from wingbar.together import divided
 
 
@@ -53,20 +54,20 @@ def retrieve(
     among = gallery or Gallery(features, labels)
     check_splits(among.features, among.labels, features, labels)
     queries = _with_a_match(labels, among.labels, itself=gallery is None)
-    chunk, keep = chunk or rows_at_once(len(among.labels)), min(neighbours, len(among.labels) - (gallery is None))
+    _, sizes = torch.unique(among.labels, return_counts=True)
+    chunk = chunk or rows_at_once(max(block_rows(among.features), int(sizes.max())))
+    compare, keep = against(among.features), min(neighbours, len(among.labels) - (gallery is None))
 
-    def ranked(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        found = list[tuple[Tensor, ...]]()
-        similarities = cosines(features, among.features, chunk=chunk, rows=torch.cat(tuple(parts)))
-        for query, similarity in zip(parts, similarities, strict=True):
-            relevant = labels[query, None] == among.labels
-            if gallery is None:  # itself, by index: a duplicate elsewhere stays
-                row = torch.arange(len(query), device=query.device)
-                similarity[row, query], relevant[row, query] = -torch.inf, False
-            found.append(_rank(similarity.neg_(), relevant, keep=keep))
-        return tuple(torch.cat(part) for part in zip(*found, strict=True))
+    def ranked(query: Tensor) -> tuple[Tensor, ...]:
+        image, label, own = features[query], labels[query], None if gallery else query
+        relevant = _relevant(image, label, among, own=own)
+        wrong, nearest = _passed(relevant, compare(image), label, among.labels, own=own, keep=keep)
+        return *_scored(relevant, wrong), nearest
 
-    wrong, precision, nearest = divided(torch.split(queries, chunk), ranked)
+    def all_ranked(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(torch.cat(found) for found in zip(*map(ranked, parts), strict=True))
+
+    wrong, precision, nearest = divided(torch.split(queries, chunk), all_ranked)
     return Retrieval(wrong < 1, wrong < 5, precision, len(labels) - len(queries), queries, nearest)
 
 
@@ -83,17 +84,60 @@ def _with_a_match(labels: Int[Tensor, " n"], among: Int[Tensor, " m"], *, itself
     return queries
 
 
-def _rank(
-    distance: Float[Tensor, "query gallery"], relevant: Bool[Tensor, "query gallery"], *, keep: int
-) -> tuple[Int[Tensor, " query"], Float[Tensor, " query"], Int[Tensor, "query keep"]]:
-    """How many wrong items precede the first relevant one; average precision, the mean over r of r / position.
+def _relevant(
+    features: Float[Tensor, "query dim"],
+    labels: Int[Tensor, " query"],
+    among: Gallery,
+    *,
+    own: Int[Tensor, " query"] | None,
+) -> Float[Tensor, "query relevant"]:
+    """How similar the images of its own class are to each query, in ascending order; the rest is infinite.
 
-    The third are the nearest items.
+    A query is no image to find for itself, which is told by its row: a duplicate elsewhere stays.
     """
-    distance, order = distance.sort(dim=1, stable=True)
-    relevant = relevant.gather(1, order)
-    position = torch.searchsorted(distance, distance, right=True)  # the last place among equals
-    found = relevant.cumsum(dim=1).gather(1, position - 1)
-    wrong = (position - found).where(relevant, distance.shape[1]).amin(dim=1)
-    precision = (found.double() / position).where(relevant, 0).sum(dim=1) / relevant.sum(dim=1)
-    return wrong, precision, order[:, :keep].clone()
+    found = list[tuple[Tensor, Tensor]]()
+    for label in torch.unique(labels):
+        some, rows = (labels == label).nonzero().squeeze(1), (among.labels == label).nonzero().squeeze(1)
+        (similarity,) = cosines(features[some], among.features[rows], chunk=len(some))
+        if own is not None:
+            similarity.masked_fill_(own[some, None] == rows, torch.inf)
+        found.append((some, similarity))
+    most = max(similarity.shape[1] for _, similarity in found)
+    relevant = found[0][1].new_full((len(labels), most), torch.inf)
+    for some, similarity in found:
+        relevant[some, : similarity.shape[1]] = similarity
+    return relevant.sort(dim=1).values
+
+
+def _passed(
+    relevant: Float[Tensor, "query relevant"],
+    blocks: Iterable[SimilarBlock],
+    labels: Int[Tensor, " query"],
+    among: Int[Tensor, " gallery"],
+    *,
+    own: Int[Tensor, " query"] | None,
+    keep: int,
+) -> tuple[Int[Tensor, "query relevant"], Int[Tensor, "query keep"]]:
+    """How many wrong items are as similar as each relevant one or more so; and the nearest items of any class."""
+    levels = relevant.new_zeros(len(relevant), relevant.shape[1] + 1, dtype=torch.long)
+    nearest = None
+    for start, similarity in blocks:
+        rows = torch.arange(start, start + similarity.shape[1], device=among.device)
+        wrong = labels[:, None] != among[rows]
+        levels.scatter_add_(1, torch.searchsorted(relevant, similarity, right=True), wrong.long())
+        if own is not None:
+            similarity.masked_fill_(own[:, None] == rows, -torch.inf)
+        nearest = leading(similarity, max(keep, 1), start, before=nearest)
+    assert nearest is not None
+    return levels.flip(1).cumsum(dim=1).flip(1)[:, 1:], nearest.row[:, :keep]
+
+
+def _scored(
+    relevant: Float[Tensor, "query relevant"], wrong: Int[Tensor, "query relevant"]
+) -> tuple[Int[Tensor, " query"], Float[Tensor, " query"]]:
+    """How many wrong items precede the first relevant one; average precision, the mean over r of r / position."""
+    there = relevant.isfinite()
+    count = there.sum(dim=1, keepdim=True)
+    right = count - torch.searchsorted(relevant, relevant)  # equals take the last place of their group
+    precision = (right.double() / (right + wrong)).where(there, 0).sum(dim=1) / count.squeeze(1)
+    return wrong.gather(1, count - 1).squeeze(1), precision

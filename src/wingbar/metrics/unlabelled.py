@@ -13,7 +13,7 @@ from torch.nn import functional
 from wingbar.errors import UserError
 from wingbar.methods.losses import alignment, centred
 from wingbar.metrics.collapse import directions, effective_rank, geometry
-from wingbar.metrics.knn import cosines, rows_at_once
+from wingbar.metrics.similarity import cosines, rows_at_once
 from wingbar.models.whitening import fit_whitening, whiten
 
 NEIGHBOURS = 20

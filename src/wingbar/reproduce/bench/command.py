@@ -1,4 +1,4 @@
-"""`wingbar bench step | data | train`: what can be asked, the texts are its help; measure, show, keep."""
+"""`wingbar bench step | data | train | scale`: what can be asked, the texts are its help; measure, show, keep."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Step:
     cases: tuple[str, ...] = tuple(CASES)
     """Which to time."""
     memory: bool = False
-    """In place of that: what a step of every method takes of a GPU at these batches."""
+    """In place of that: what a step of every method takes of the device's memory at these batches."""
     batches: tuple[int, ...] = (32, 64, 128, 256)
     """Of --memory."""
     distributed: bool = False
@@ -115,9 +115,40 @@ class Train:
     """`auto`, `cpu`, `cuda` or `cuda:1`."""
 
 
-def check(asked: Step | BenchData | Train) -> None:
+@dataclass(frozen=True)
+class ScaleUp:
+    """Calculate what several GPUs would give, each with the same share of the batch (docs/scale.md)."""
+
+    encoder: Annotated[str, tyro.conf.arg(name="encoder.name")] = "resnet50"
+    """Any torchvision or timm model."""
+    size: Annotated[int, tyro.conf.arg(name="data.size")] = 96
+    """Side of the images by which messages are counted: they do not depend on it."""
+    batch: Annotated[int, tyro.conf.arg(name="data.batch")] = 128
+    """Images per step and GPU."""
+    recipes: tuple[str, ...] = ("moco", "default", "feature-pairs")
+    """What would be trained."""
+    rates: tuple[float, ...] = (4609.0, 1087.0, 4109.0)
+    """Images per second of each on one GPU, as `wingbar bench step` or `train` measures; ours are an H200's."""
+    gpus: tuple[int, ...] = (8, 64, 512)
+    """How many there would be, eight in a machine."""
+    inside: float = 360.0
+    """GB/s that a GPU gets from the others of its machine."""
+    outside: float = 40.0
+    """GB/s that a GPU gets from other machines."""
+    hop: float = 5.0
+    """Microseconds of the smallest message from one GPU to another."""
+    out: Annotated[str, OUT] = ""
+    """Folder for scale.json and scale.svg; without it the table is all."""
+
+
+Asked = Step | BenchData | Train | ScaleUp
+
+
+def check(asked: Asked) -> None:
     """Refuse what makes no sense, before anything is measured."""
-    check_device(asked.device)
+    check_device(getattr(asked, "device", "cpu"))
+    if isinstance(asked, ScaleUp):
+        _check_scale(asked)
     for name in asked.cases if isinstance(asked, Step) else ():
         known("case", name, CASES)
     if len(tables := _tables(asked)) > 1:
@@ -128,16 +159,25 @@ def check(asked: Step | BenchData | Train) -> None:
         raise UserError(f"{asked.out} is a file; give --out a folder")
 
 
-def _tables(asked: Step | BenchData | Train) -> list[str]:
+def _check_scale(asked: ScaleUp) -> None:
+    if len(asked.recipes) != len(asked.rates):
+        raise UserError(f"got {len(asked.recipes)} recipes and {len(asked.rates)} rates; give --rates one for each")
+    if min(asked.batch, *asked.rates, *asked.gpus, asked.inside, asked.outside) <= 0 or asked.hop < 0:
+        raise UserError(
+            "a batch, rates, GPUs and GB/s are above 0, and a hop is no shorter than that; raise what is not"
+        )
+
+
+def _tables(asked: Asked) -> list[str]:
     """What is asked for in place of a bench's own table."""
     return [name for name in ("memory", "distributed", "systems") if getattr(asked, name, False)]
 
 
-BENCHES: dict[str, type[Step | BenchData | Train]] = {"step": Step, "data": BenchData, "train": Train}
+BENCHES: dict[str, type[Asked]] = {"step": Step, "data": BenchData, "train": Train, "scale": ScaleUp}
 
 
 def bench(arguments: Sequence[str]) -> None:
-    """speed beside others', in one run: wingbar bench step | data | train"""
+    """speed beside others', in one run: wingbar bench step | data | train | scale"""
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         say(f"wingbar bench {' | '.join(BENCHES)}: {bench.__doc__}\nEach takes --help.")
@@ -148,11 +188,12 @@ def bench(arguments: Sequence[str]) -> None:
     _measure(name, chosen)
 
 
-def _measure(name: str, chosen: Step | BenchData | Train) -> None:
+def _measure(name: str, chosen: Asked) -> None:
     """Measure, show the table, and keep it where that was asked for."""
     from wingbar.reproduce.bench.data import bench_data
     from wingbar.reproduce.bench.devices import bench_distributed
     from wingbar.reproduce.bench.memory import bench_memory
+    from wingbar.reproduce.bench.scale import bench_scale
     from wingbar.reproduce.bench.step import bench_step, bench_train
     from wingbar.reproduce.bench.systems import bench_systems
     from wingbar.reproduce.bench.table import BenchRow, table, write_results
@@ -164,6 +205,7 @@ def _measure(name: str, chosen: Step | BenchData | Train) -> None:
         "systems": (bench_systems, "images/s"),
         "data": (bench_data, "images/s"),
         "train": (bench_train, "images/s"),
+        "scale": (bench_scale, "share"),
     }
     name = next(iter(_tables(chosen)), name)
     console, (work, drawn) = Terminal(stderr=True), benches[name]

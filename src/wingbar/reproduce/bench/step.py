@@ -80,7 +80,7 @@ def stepper(config: Config, *, change: Change = as_built) -> Callable[[int], Non
     device = choose_device(config.run.device)
     method = change(build_method(config))
     prepare(config, method, device).train()
-    optimizers, batch = build_optimizers(config, method), _random_batch(config, device)
+    optimizers, batch = build_optimizers(config, method), batch_of_noise(config, device)
     autocast = choose_autocast(config.run.precision, device)
 
     def step(number: int) -> None:
@@ -91,7 +91,7 @@ def stepper(config: Config, *, change: Change = as_built) -> Callable[[int], Non
     return step
 
 
-def _random_batch(config: Config, device: torch.device) -> Batch:
+def batch_of_noise(config: Config, device: torch.device) -> Batch:
     """In the middle of a training, when nothing rests any more."""
     size, count = config.data.size, config.data.batch
     sides = size, *(view_sizes(config) or (size, size))

@@ -16,7 +16,16 @@ from wingbar.files import write_text
 from wingbar.train.provenance import surroundings
 
 # How numbers are shown, by the beginning of a column's name.
-FORMATS = {"×": ",.2f", "share": ",.3f", "GB": ",.1f", "ms": ",.1f", "seconds": ",.1f", "passes": ",.1f", "loss": ".0e"}
+FORMATS = {
+    "×": ",.2f",
+    "share": ",.3f",
+    "GB": ",.2f",
+    "MB": ",.1f",
+    "ms": ",.1f",
+    "seconds": ",.1f",
+    "passes": ",.1f",
+    "loss": ".0e",
+}
 
 
 class BenchRow(NamedTuple):

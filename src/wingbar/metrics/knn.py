@@ -109,6 +109,26 @@ def cosines(
         yield found.round_(decimals=9)
 
 
+def nearest(
+    features: Float[Tensor, "n dim"], *, k: int, queries: Int[Tensor, " query"] | None = None
+) -> tuple[Int[Tensor, "query k"], Float[Tensor, "query k"]]:
+    """The k most similar other rows of each row, or of these, and their cosines; of equals the lower row comes first.
+
+    >>> nearest(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)[0].flatten().tolist()
+    [1, 0, 1]
+    """
+    if not 0 < k < len(features):
+        raise UserError(f"got {len(features)} images; {k} neighbours of each need at least {k + 1}: give more of them")
+    asked = torch.arange(len(features), device=features.device) if queries is None else queries
+    chunk, found = rows_at_once(len(features)), list[tuple[Tensor, Tensor]]()
+    for rows, part in zip(torch.split(asked, chunk), cosines(features, features, chunk=chunk, rows=asked), strict=True):
+        part[torch.arange(len(rows), device=part.device), rows] = -torch.inf
+        values, places = part.sort(dim=1, descending=True, stable=True)
+        found.append((places[:, :k].clone(), values[:, :k].clone()))
+    near, similar = map(torch.cat, zip(*found, strict=True))
+    return near, similar
+
+
 def _unit(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
     unit = rows.to(torch.float64, copy=True)
     return unit.div_(torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1e-12))  # a second copy is large

@@ -13,7 +13,6 @@ from wingbar.methods.pairs import pairs_in
 from wingbar.methods.synth import SynthPairs
 from wingbar.tensors import load_tensors, save_tensors
 from wingbar.train.images import find_source, open_source
-from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast
 from wingbar.train.progress import Bar
 from wingbar.train.saved import load_method
@@ -69,11 +68,7 @@ def _fit(config: Config, method: Method, device: torch.device, *, quiet: bool) -
     stage = build_stages(config, method, store, device)[0]
     stage.method.train()
     with Bar("fitting a decoder", stage.steps, quiet=quiet) as bar:
-        train(
-            stage.method,
-            stage.batches,
-            stage.optimizers,
-            stage.schedule,
+        stage.run(
             start=0,
             stop=stage.steps,
             autocast=choose_autocast(config.run.precision, device),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 from uuid import uuid4
 
@@ -29,7 +29,7 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     here = devices // nodes
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // here)))
     try:
-        launch(("-m", "wingbar", *arguments), here=here, **(_at_the_first_node(nodes) if nodes > 1 else {}))
+        launch(("-m", "wingbar", *arguments), here=here, meeting=_at_the_first_node(nodes) if nodes > 1 else {})
     except ChildFailedError as error:
         sys.exit(_code(error))
     except SignalException as stop:
@@ -37,10 +37,10 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     sys.exit(0)
 
 
-def launch(words: Sequence[str], *, here: int, **meeting: Any) -> None:
+def launch(words: Sequence[str], *, here: int, meeting: Mapping[str, Any] | None = None) -> None:
     """Python with these words in as many processes here, which meet on this machine if not told where."""
     alone = {"min_nodes": 1, "max_nodes": 1, "run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}
-    settings = LaunchConfig(nproc_per_node=here, rdzv_backend="c10d", max_restarts=0, **{**alone, **meeting})
+    settings = LaunchConfig(nproc_per_node=here, rdzv_backend="c10d", max_restarts=0, **{**alone, **(meeting or {})})
     elastic_launch(settings, sys.executable)(*words)
 
 

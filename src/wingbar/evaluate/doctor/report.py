@@ -36,8 +36,8 @@ from rich.text import Text
 
 from wingbar.data.census import Exam, Triple, channels
 from wingbar.data.listing import Broken, Listing
+from wingbar.process import installed
 from wingbar.terminal import Terminal
-from wingbar.train.provenance import installed
 
 LISTED = 10_000
 ELONGATED = 3.0  # longer by shorter side

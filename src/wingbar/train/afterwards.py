@@ -25,13 +25,13 @@ EPOCHS = 40
 
 def shows_pairs(folder: Path, config: Config) -> bool:
     """Whether a decoder is there: the run's own, or one that was fitted since."""
-    return config.settings_of("pairs") is not None or (folder / DECODER).exists()
+    return config.decodes or (folder / DECODER).exists()
 
 
 def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> SynthPairs:
     """A run's pairs with a decoder; where there is none yet, it is fitted to the run's encoder and kept beside it."""
     config = read_config(folder / "config.json")
-    if config.settings_of("pairs") is not None:
+    if config.decodes:
         return pairs_in(load_method(folder)).to(device)
     drawn = with_decoder(config, encoder=folder / "encoder.safetensors")
     method = build_method(drawn)

@@ -160,7 +160,7 @@ def numbers(folder: Path) -> list[dict]:
 
 
 def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_path):
-    """Three jobs share results; those that train are stopped in the middle, twice each."""
+    """Four jobs share results; those that train are stopped in the middle, twice each."""
     job = submit(*command(Path(), epochs=40))
 
     def disturb(number: int, pattern: str) -> None:
@@ -168,10 +168,10 @@ def test_an_array_of_cells_out_of_time_twice_makes_the_same_table(submit, tmp_pa
             interrupt(f"{job}_{number}", lambda: sum(map(len, map(steps, Path().glob(f"runs/{pattern}")))), turn=turn)
 
     with ThreadPoolExecutor() as pool:
-        disturbed = [pool.submit(disturb, 1, "*-moco-seed0-*"), pool.submit(disturb, 2, "*-moco-pairs-seed0-*")]
+        disturbed = [pool.submit(disturb, 2, "*-moco-seed0-*"), pool.submit(disturb, 3, "*-moco-pairs-seed0-*")]
     assert [each.result() for each in disturbed] == [None, None]
-    assert [ended(f"{job}_{number}") for number in range(3)] == ["COMPLETED"] * 3
-    assert [about(f"{job}_{number}")["Restarts"] for number in range(3)] == ["0", "2", "2"]
+    assert [ended(f"{job}_{number}") for number in range(4)] == ["COMPLETED"] * 4
+    assert [about(f"{job}_{number}")["Restarts"] for number in range(4)] == ["0", "0", "2", "2"]
     main(command(tmp_path / "undisturbed", epochs=40))
     assert tables(tmp_path) == tables(tmp_path / "undisturbed") and len(tables(tmp_path)) == 3
     assert numbers(tmp_path) == numbers(tmp_path / "undisturbed")

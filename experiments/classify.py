@@ -21,8 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch import Generator, Tensor
 
-from wingbar.metrics.calibration import calibration_error
-from wingbar.metrics.fewlabels import FewLabels, fit_few, frame_of, nearness, refusal, rooted
+from wingbar.metrics.fewlabels import FewLabels, calibration_error, fit_few, frame_of, nearness, refusal, rooted
 from wingbar.metrics.intervals import over_repeats
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.terminal import say

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import tyro
+from measures import candidates
 from scipy.stats import spearmanr
 from stability import Start, two_views
 from torch import Generator, Tensor
@@ -27,7 +28,7 @@ from wingbar.config.settings import changed, parsed
 from wingbar.data.store import Store
 from wingbar.files import Line, append, read_lines
 from wingbar.metrics.features import Prepare, embed_images, prepared_images, recalibrate
-from wingbar.metrics.unlabelled import candidates, shared_neighbours
+from wingbar.metrics.unlabelled import shared_neighbours
 from wingbar.models.encoder import evaluation_mode, layers_of
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train.images import find_source, open_source

@@ -20,7 +20,7 @@ from torch.nn import functional
 from wingbar.data.birds import SEASONS
 from wingbar.data.lookalike import Drawn, Lookalike, draw
 from wingbar.data.scenes import FRONTS, SCENES
-from wingbar.models.encoder import evaluation_mode
+from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.models.trunks import build_encoder
 from wingbar.models.weights import COARSE, save_encoder
 from wingbar.types import IMAGENET
@@ -122,7 +122,8 @@ def cropped(asked: Schooling, images: Tensor, generator: Generator | None = None
 def accuracies(asked: Schooling, encoder: nn.Module, heads: nn.ModuleDict, birds: Drawn) -> dict[str, float]:
     """Share of the birds whose label the heads know."""
     with evaluation_mode(encoder):
-        features = torch.cat([encoder(cropped(asked, some)).vector for some in birds.images.split(256)])
+        parts = (cropped(asked, some) for some in birds.images.split(256))
+        features = embed_all(lambda image: encoder(image).vector, parts)
     right = {name: heads[name](features).argmax(1) == found for name, found in coarse_labels(birds).items()}
     return {name: found.double().mean().item() for name, found in right.items()}
 

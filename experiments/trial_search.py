@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import tyro
+from measures import candidates
 from search import between, follow
 from stability import is_done, two_views
 from torch import Tensor
@@ -44,7 +45,6 @@ from wingbar.methods.featurepairs import FeaturePairSettings
 from wingbar.metrics.features import embed_images
 from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.retrieval import retrieve
-from wingbar.metrics.unlabelled import candidates
 from wingbar.models.encoder import Encoder, evaluation_mode
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.train.images import find_source

@@ -13,7 +13,6 @@ import pytest
 
 from wingbar.cli import COMMANDS
 from wingbar.completion import _words
-from wingbar.config.form import parse_settings
 from wingbar.config.limits import check_limits
 from wingbar.config.recipes import recipe_named
 from wingbar.config.words import parse
@@ -27,7 +26,7 @@ from wingbar.show.options import Show
 from wingbar.show.report.options import AskedReport
 from wingbar.submit.command import _parted
 from wingbar.submit.script import Submit
-from wingbar.train.command import Resume, config_file
+from wingbar.train.command import Resume, config_file, parse_settings
 from wingbar.use.classify.options import Classify
 from wingbar.use.explore.options import Explore
 from wingbar.use.export.options import Export

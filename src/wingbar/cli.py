@@ -119,7 +119,7 @@ def _check_data(arguments: Sequence[str]) -> None:
     out = asked.out or Path(f"check-{Path(asked.path).expanduser().resolve().name.removesuffix('.csv')}")
     check_asked(asked, out)
     from wingbar.evaluate.doctor.check import check
-    from wingbar.evaluate.doctor.words import tell
+    from wingbar.evaluate.doctor.report import tell
 
     settings = {key: value for key, value in vars(asked).items() if key not in ("path", "out")}
     tell(check(asked.path, out=out, **settings), out, Terminal())

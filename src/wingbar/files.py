@@ -157,6 +157,14 @@ def _cell(cell: str | float, decimals: int) -> str:
     return str(cell) if isinstance(cell, int) else f"{cell:.{decimals}f}"
 
 
+def has_keys(path: Path, *keys: str) -> bool:
+    """Whether a file is JSON that has these keys, as what we wrote has; whatever else it may be, it has not."""
+    try:
+        return set(keys) <= json.loads(path.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 # --- records: JSON lines, only ever appended -------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -22,9 +22,11 @@ from rich.table import Table
 
 from wingbar.config.sections import NATIVE_BF16
 from wingbar.data.entry import cache_root, readable_size
+from wingbar.data.parallel import cores
 from wingbar.data.upkeep import entries, features_size
 from wingbar.errors import UserError, on_one_line
 from wingbar.files import check_place
+from wingbar.process import ABSENT, installed
 from wingbar.terminal import Terminal, say
 
 ROOM = 10e9  # bytes of disk: a run of a ResNet-50 with its cache of CUB's images takes 4
@@ -82,28 +84,21 @@ def _packages() -> Iterator[Finding]:
     """wingbar, what it needs, and which extras are whole."""
     extras: dict[str, bool] = {}
     good = []
-    yield Finding("wingbar", f"{_installed('wingbar') or 'not installed'}, {Path(__file__).parent}")
-    for line in requires("wingbar") or [] if _installed("wingbar") else []:
+    yield Finding("wingbar", f"{installed('wingbar')}, {Path(__file__).parent}")
+    for line in requires("wingbar") or [] if installed("wingbar") != ABSENT else []:
         name, least = re.findall(r"^([\w.-]+)(?:>=([\d.]+))?", line)[0]
-        there = _installed(name)
-        enough = bool(there) and _numbers(there) >= _numbers(least)
+        there = installed(name)
+        enough = there != ABSENT and _numbers(there) >= _numbers(least)
         if extra := re.search(r"extra == ['\"](\w+)['\"]", line):
             extras[extra[1]] = extras.get(extra[1], True) and enough
         elif enough:
             good.append(f"{name} {there}")
         else:
-            yield Finding(name, there or "missing", f"pip install '{name}>={least}'", serious=True)
+            yield Finding(name, "missing" if there == ABSENT else there, f"pip install '{name}>={least}'", serious=True)
     yield Finding("packages", ", ".join(good))
     whole, others = ([name for name, all_there in extras.items() if all_there == wanted] for wanted in (True, False))
     example = f"only if you need one: pip install 'wingbar[{others[0]}]'" if others else ""
     yield Finding("extras", f"with {', '.join(whole) or 'none'}; without {', '.join(others) or 'none'}", example)
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
 
 
 def _numbers(words: str) -> tuple[int, ...]:
@@ -161,13 +156,12 @@ def _gpu(torch: ModuleType, number: int) -> Iterator[Finding]:
 
 def _processor() -> Finding:
     """Cores this process may use; and a trap of some virtual machines."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     flags = set(_read("/proc/cpuinfo").split())
     trap = {"amx_tile", "hypervisor"} <= flags and "ONEDNN_MAX_CPU_ISA" not in os.environ
     remedy = "only if training on the CPU crashes: export ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" if trap else ""
     memory = re.search(r"MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"))
     room = f", {int(memory[1]) / 2**20:.0f} GiB of memory free" if memory else ""
-    return Finding("CPU", f"{cores} cores{room}", remedy)
+    return Finding("CPU", f"{cores()} cores{room}", remedy)
 
 
 def _read(path: str) -> str:

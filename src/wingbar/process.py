@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of malloc.h
 DEATH_SIGNAL = 1  # of prctl.h: what we get when whoever started us ends
 SHARED = ("train", "resume", "evaluate")  # commands that several processes do together
 PATIENCE = 3.0  # seconds
+ABSENT = "not installed"
 ONCE = 1.0  # second: signals so near to the first are the same request, as whoever started us sends it, too
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # how torch's threads wait for each other
 
@@ -76,6 +78,14 @@ def here() -> str:
     space = Path("/proc/self/ns/pid")  # a container may bear its host's name, and counts its own processes
     number = space.stat().st_ino if space.exists() else 0
     return f"{crc32(f'{socket.gethostname()} {number}'.encode()):08x}"
+
+
+def installed(package: str) -> str:
+    """The version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ABSENT  # or run from a source tree
 
 
 def lives(process: int) -> bool:

@@ -34,7 +34,7 @@ from wingbar.data.guess import guess, read_splits
 from wingbar.data.listing import Listing
 from wingbar.data.readers import read
 from wingbar.errors import UserError
-from wingbar.evaluate.doctor import check
+from wingbar.evaluate.doctor.check import check
 
 SPLITS = ("train", "test")
 

@@ -13,9 +13,9 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 from wingbar.data.census import examine
-from wingbar.evaluate.doctor import DataReport, check
 from wingbar.evaluate.doctor import evidence as tiles
-from wingbar.evaluate.doctor.report import Settings
+from wingbar.evaluate.doctor.check import check
+from wingbar.evaluate.doctor.report import DataReport, Settings
 
 # --- traffic signs ---------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.testing import assert_close
 
 from wingbar.errors import UserError
 from wingbar.methods.losses import nt_xent_terms
-from wingbar.metrics.cam import distinctness, grad_cam, likeness, nearest
+from wingbar.metrics.cam import distinctness, grad_cam, likeness
 from wingbar.models.encoder import Encoder
 from wingbar.models.heads import mlp
 from wingbar.models.trunks import build_encoder
@@ -166,17 +165,3 @@ def test_an_image_is_distinct_for_what_no_other_image_has():
     encoder = Encoder(trunk, lambda trunk, x: Encoded(m := trunk(x), m.mean(dim=(2, 3))), name="colours", dim=3)
     ((cam,),) = grad_cam(encoder, image[:1], distinctness(torch.tensor([0]), vectors, vectors))
     assert cam[0, 1] > 0 and cam[0, 0] == 0
-
-
-def test_nearest_is_the_argmax_of_all_cosines_but_ones_own():
-    vectors = seeded(50, 7).numpy()
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosine = unit @ unit.T
-    np.fill_diagonal(cosine, -2)
-    for chunk in (1, 7, 64):
-        assert nearest(torch.from_numpy(vectors), chunk=chunk).tolist() == cosine.argmax(axis=1).tolist()
-
-
-def test_one_image_has_no_neighbour():
-    with pytest.raises(UserError, match="got 1 image; a neighbour needs two"):
-        nearest(torch.ones(1, 3))

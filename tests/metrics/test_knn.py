@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import config
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from torch import Tensor
 
 from wingbar.errors import UserError
 from wingbar.metrics import knn, similarity
 from wingbar.metrics.knn import knn_correct, knn_places
 from wingbar.metrics.retrieval import Gallery, retrieve
-from wingbar.metrics.similarity import cosines, rows_at_once
+from wingbar.metrics.similarity import cosines, nearest, rows_at_once
 
 
 def clusters(n: int, classes: int, seed: int, noise: float = 1.0, dim: int = 6) -> tuple[Tensor, Tensor]:
@@ -203,3 +203,26 @@ def test_a_gallery_in_a_map_of_half_precision_gives_the_same_block_by_block(samp
     found = retrieve(test, test_labels, Gallery(mapped, train_labels))
     assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True) if torch.is_tensor(one))
     assert torch.cat(list(cosines(test, mapped, chunk=3))).shape == (40, 61)
+
+
+def test_nearest_are_scikit_learns(monkeypatch):
+    monkeypatch.setattr(similarity, "rows_at_once", lambda count: 7)  # several chunks
+    monkeypatch.setattr(similarity, "AT_ONCE", 8 * 6 * 9)  # and blocks, of nine rows
+    rows, asked = clusters(40, 5, 1)[0], torch.tensor([31, 2, 17])
+    judge = NearestNeighbors(n_neighbors=4, metric="cosine").fit(rows.double().numpy())
+    far, theirs = judge.kneighbors()
+    similar, found = nearest(rows, k=4)
+    assert found.tolist() == theirs.tolist()
+    assert np.allclose(similar, 1 - far, atol=1e-9)
+    assert nearest(rows, k=4, queries=asked).row.tolist() == theirs[asked].tolist()
+
+
+def test_of_rows_that_are_equally_near_the_lower_comes_first():
+    similar, found = nearest(torch.tensor([[1.0, 0.0]] * 5), k=4)
+    assert found.tolist()[3] == [0, 1, 2, 4]
+    assert (similar == 1).all()
+
+
+def test_neighbours_need_other_images():
+    with pytest.raises(UserError, match="got 1 images; 1 neighbours of each need at least 2"):
+        nearest(torch.ones(1, 3), k=1)

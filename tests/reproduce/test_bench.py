@@ -23,6 +23,7 @@ from wingbar.reproduce.bench.data import bench_data, torchvision_views
 from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.step import bench_step, bench_train
 from wingbar.reproduce.bench.table import BenchRow, bars, write_results
+from wingbar.train import starting
 from wingbar.train.stages import build_method
 from wingbar.types import Batch
 
@@ -328,7 +329,7 @@ def test_ranks_are_timed_beside_one_process_and_lose_nothing(monkeypatch):
 
         return start
 
-    monkeypatch.setattr(devices, "elastic_launch", launch)
+    monkeypatch.setattr(starting, "elastic_launch", launch)
     rows = devices.bench_distributed(Step("timm/test_resnet", size=32, batch=8, repeats=2, warmup=1, device="cpu"))
     assert [row.name for row in rows] == [
         "one process",

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 import wingbar
 from wingbar.cli import main
 from wingbar.config.configfile import from_json
-from wingbar.config.form import parse_settings
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed, fitting
 from wingbar.data import datasets
@@ -32,6 +31,7 @@ from wingbar.show.report.contents import Figures
 from wingbar.show.report.options import AskedReport
 from wingbar.show.report.origin import settings_of, train_command
 from wingbar.show.report.writing import write_report
+from wingbar.train.command import parse_settings
 
 SMALL = {
     "data.batch": 8, "data.size": 32, "data.stored": 40, "run.epochs": 1, "run.device": "cpu",

@@ -10,7 +10,7 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.config.settings import fitting as fitting_settings
 from wingbar.methods.rebuild import Rebuild
-from wingbar.train import fitting, runs
+from wingbar.train import runs, stages
 from wingbar.train.shelf import DecoderShelf
 from wingbar.train.stages import build_method
 
@@ -46,13 +46,13 @@ def record(result):
 def initialised(monkeypatch):
     """How many decoders have been initialised so far."""
     count = []
-    train = fitting.train
+    train = stages.train
 
     def counting(method, *rest, **options):
         count.extend([method] if isinstance(method, Rebuild) else [])
         train(method, *rest, **options)
 
-    monkeypatch.setattr(fitting, "train", counting)
+    monkeypatch.setattr(stages, "train", counting)
     return count
 
 
@@ -72,7 +72,7 @@ def test_killed_before_its_first_checkpoint_a_run_takes_the_decoder_again(tmp_pa
     shelf = DecoderShelf(tmp_path / "shelf", "images")
     whole = run(tmp_path, "whole", shelf=shelf)
     with monkeypatch.context() as dying:
-        dying.setattr(fitting, "train", lambda *rest, **options: 1 / 0)
+        dying.setattr(stages, "train", lambda *rest, **options: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path, "killed", shelf=shelf)
     again = run(tmp_path, "killed", shelf=shelf, **{"run.resume": True})

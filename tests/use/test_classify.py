@@ -20,8 +20,17 @@ import wingbar
 from wingbar.cli import main
 from wingbar.errors import UserError
 from wingbar.files import escaped, plain
-from wingbar.metrics.calibration import calibration_error, temperature
-from wingbar.metrics.fewlabels import MEAN, deal, fit_few, frame_of, nearness, refusal, rooted
+from wingbar.metrics.fewlabels import (
+    MEAN,
+    calibration_error,
+    deal,
+    fit_few,
+    frame_of,
+    nearness,
+    refusal,
+    rooted,
+    temperature,
+)
 from wingbar.metrics.review import doubtful, uncertainty, worth_a_label
 from wingbar.models.weights import save_encoder
 

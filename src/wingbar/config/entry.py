@@ -82,6 +82,7 @@ class Entry(Generic[Own]):
     before_passes: Callable[[Own], Number] = _nothing  # of that, per image
     before_depends: tuple[str, ...] = ()  # its own settings that decide how that ends
     small: Mapping[str, Any] = field(default_factory=dict)  # its settings for trying it in seconds
+    decodes: bool = False  # a wrapper that is or holds the paper's pairs: rebuilt images and twins can be shown
     as_pairs: Callable[[Own], Mapping[str, Any]] | None = None  # settings of the paper's pairs that show what it does
 
     def around(self, inner: Encodes | Method, settings: Own, context: Context) -> Any:

@@ -55,6 +55,11 @@ class Config:
         """
         return " + ".join(part.title for part in self.parts)
 
+    @property
+    def decodes(self) -> bool:
+        """Whether something around the method rebuilds images, so that its pairs can be shown."""
+        return any(part.entry.decodes for part in self.wrappers)
+
     def settings_of(self, name: str) -> Any:
         """A wrapper's own settings; None if it is not there."""
         return next((part.settings for part in self.wrappers if part.name == name), None)

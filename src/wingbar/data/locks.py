@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from wingbar.errors import UserError
 from wingbar.process import lives
 
 try:
@@ -52,6 +53,23 @@ def alone(path: Path, *, busy: Meet, unsure: Meet = lambda holder: None) -> Iter
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+@contextmanager
+def writing_alone(lock: Path, what: Path, *, how: str) -> Iterator[None]:
+    """Inside, no other process writes to a file or folder; whoever finds one at it is told, and `how` it is."""
+
+    def busy(holder: Holder) -> None:
+        raise UserError(f"{what} is {how} by {holder}; wait until it is done, or stop it first")
+
+    def unsure(holder: Holder) -> None:
+        raise UserError(
+            f"{what} was taken by {holder}, and whether that still runs cannot be known on this host; "
+            f"if it does not, remove {lock} and try again"
+        )
+
+    with alone(lock, busy=busy, unsure=unsure):
+        yield
 
 
 def _take(path: Path, busy: Meet, unsure: Meet) -> tuple[FileIO, bool]:

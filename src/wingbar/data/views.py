@@ -12,23 +12,39 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
 
 from wingbar.config.sections import DataSettings
-from wingbar.data.colour import draw_chance, draw_jitter, grey, jitter, normalise, only, solarise
-from wingbar.data.geometry import Range, centre_boxes, crop_boxes, draw_sigma, gaussian_blur, resample, whole_boxes
+from wingbar.data.colour import (
+    Chosen,
+    Images,
+    Number,
+    draw_chance,
+    draw_jitter,
+    grey,
+    jitter,
+    normalise,
+    only,
+    solarise,
+)
+from wingbar.data.geometry import (
+    Boxes,
+    Range,
+    centre_boxes,
+    crop_boxes,
+    draw_sigma,
+    gaussian_blur,
+    resample,
+    whole_boxes,
+)
 from wingbar.errors import UserError
 
 CACHE = 2**20  # values of a view in one pass on the CPU: more falls out of the cache, less is all overhead
 
 Stored = UInt8[Tensor, "batch 3 side side"]
-Images = Float[Tensor, "batch 3 height width"]
 View = Float[Tensor, "batch 3 {size} {size}"]
 Other = Float[Tensor, "batch 3 _ _"]  # images of another size
-Boxes = Float[Tensor, "batch 4"]  # left, top, width, height, in fractions of the image
-Number = Float[Tensor, " batch"]
-Chosen = Bool[Tensor, " batch"]
 Lookup = Callable[[slice | Tensor], Tensor]  # rows of a batch → their stored images
 
 

@@ -19,8 +19,8 @@ from wingbar.evaluate.subject import Subject
 from wingbar.files import NUMBER, Line, append, holds, read_lines
 from wingbar.metrics.intervals import Interval
 from wingbar.metrics.scores import ProtocolResult, Score, per_class
+from wingbar.process import installed
 from wingbar.tensors import save_tensors
-from wingbar.train.provenance import installed
 
 TELLS = {"encoder", "recipe", "seed", "wingbar", "commit"}  # of the provenance: what may differ between equal results
 

@@ -42,8 +42,8 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from wingbar.data.batches import Sight
-from wingbar.data.geometry import Boxes, boxes_around, central_boxes, tight_boxes, whole_boxes
-from wingbar.data.views import Augment, Lookup, Number, Stored
+from wingbar.data.geometry import Boxes, Number, boxes_around, central_boxes, tight_boxes, whole_boxes
+from wingbar.data.views import Augment, Lookup, Stored
 from wingbar.models.encoder import embed_all, evaluation_mode
 from wingbar.types import Encodes, Method
 

@@ -46,8 +46,8 @@ from torch.nn.functional import adaptive_avg_pool2d, log_softmax, normalize
 
 from wingbar.data.batches import Sight
 from wingbar.data.composite import swapped
-from wingbar.data.geometry import Boxes, grown, resample, tight_boxes
-from wingbar.data.views import Augment, Lookup, Number, Stored
+from wingbar.data.geometry import Boxes, Number, grown, resample, tight_boxes
+from wingbar.data.views import Augment, Lookup, Stored
 from wingbar.errors import UserError
 from wingbar.methods.kinds import Wrapper
 from wingbar.methods.losses import full_precision, widened

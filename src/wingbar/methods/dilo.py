@@ -46,8 +46,8 @@ from torch import Generator, Tensor
 from wingbar.data.batches import Sight
 from wingbar.data.colour import draw_chance, only
 from wingbar.data.composite import BACKGROUNDS, composite
-from wingbar.data.geometry import gaussian_blur
-from wingbar.data.views import Augment, Lookup, Number, Stored
+from wingbar.data.geometry import Number, gaussian_blur
+from wingbar.data.views import Augment, Lookup, Stored
 
 SIDE = 256  # of the image that `blur` speaks of
 

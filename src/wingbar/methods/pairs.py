@@ -132,6 +132,7 @@ ENTRY = Entry(
     settings=PairSettings,
     wraps=True,
     looks_at_images=True,
+    decodes=True,
     passes=_passes,
     limits={
         **{name: (0, inf) for name in ("alpha", "nu", "eps_g", "eps_var", "kappa", "decoder.epochs", "decoder.lr")},

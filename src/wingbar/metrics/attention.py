@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from wingbar.data.batches import fold
 from wingbar.data.store import Store
 from wingbar.errors import UserError
-from wingbar.metrics.cam import Gain, distinctness, grad_cam, likeness, nearest
+from wingbar.metrics.cam import Gain, distinctness, grad_cam, likeness
 from wingbar.metrics.features import Prepare, prepared_images
 from wingbar.metrics.intervals import Interval, bootstrap, paired_bootstrap
 from wingbar.metrics.regions import Cover, Region
+from wingbar.metrics.similarity import nearest
 from wingbar.models.encoder import Encoder, embed_all, evaluation_mode
 from wingbar.types import Seen, Views
 
@@ -93,7 +94,7 @@ def attention_maps(
     device = next(encoder.parameters()).device
     first = _vectors(encoder, prepared_images(store, prepare, device=device, batch=CHUNK))
     second = second_vectors(encoder, store, views, seed=seed)
-    partner = nearest(first)
+    partner = nearest(first, k=1).row.squeeze(1)
     rows = torch.arange(len(first), device=first.device)
     plain = prepared_images(store, prepare, device=device, batch=batch)
     for own, image in zip(torch.split(rows, batch), plain, strict=True):

@@ -57,20 +57,6 @@ def distinctness(
     return gain
 
 
-def nearest(vectors: Float[Tensor, "n dim"], *, chunk: int = 1024) -> Int[Tensor, " n"]:
-    """The row of each vector's nearest neighbour by cosine, itself left out.
-
-    >>> nearest(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])).tolist()
-    [1, 0, 1]
-    """
-    if len(vectors) < 2:
-        raise UserError(f"got {len(vectors)} image; a neighbour needs two or more: evaluate a larger split")
-    unit, found = unit_length(vectors), []
-    for rows in torch.split(torch.arange(len(unit), device=unit.device), chunk):
-        found.append((unit[rows] @ unit.T).scatter(1, rows[:, None], -torch.inf).argmax(dim=1))
-    return torch.cat(found)
-
-
 # --- Grad-CAM --------------------------------------------------------------------------------------------------------
 
 

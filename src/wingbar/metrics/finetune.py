@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from wingbar.data.store import Store, take
 from wingbar.data.views import centre, crops
 from wingbar.errors import UserError
 from wingbar.methods.kinds import Base
+from wingbar.metrics.features import embed_images
 from wingbar.metrics.intervals import Interval, wilson
 from wingbar.metrics.linear import stratified_fifth
 from wingbar.models.encoder import Encoder, check_size
@@ -212,12 +214,12 @@ def _no_image(images: Tensor, aspect: Tensor) -> Float[Tensor, "batch 3 0 0"]:
     return torch.empty(len(images), 3, 0, 0, device=images.device)
 
 
-@torch.no_grad()
 def _answers(model: Supervised, store: Store, tuning: Tuning, machine: Machine) -> Float[Tensor, "test classes"]:
     """The logits of every image of the store, on the CPU."""
-    device, logits = model.classifier.weight.device, []
-    for rows in torch.split(torch.arange(len(store.images)), tuning.batch):
-        images, aspect = store.images[rows].to(device), store.aspect[rows].to(device)
+
+    def answer(images: Tensor) -> Tensor:
         with machine.autocast():
-            logits.append(model.project(model.embed(centre(images, aspect, size=tuning.size))).float().cpu())
-    return torch.cat(logits)
+            return model.project(model.embed(images))
+
+    prepare, device = partial(centre, size=tuning.size), model.classifier.weight.device
+    return embed_images(answer, store, prepare, device=device, batch=tuning.batch)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+from wingbar.errors import UserError
 
 AT_ONCE = 2**27  # numbers that are held in float64
 
@@ -92,6 +94,31 @@ def leading(
     if before is not None:
         both = Leading(*(torch.cat(pair, dim=1) for pair in zip(before, found, strict=True)))
         found = Leading(*(part.gather(1, _largest(both.similarity, k)) for part in both))
+    return found
+
+
+def nearest(features: Float[Tensor, "n dim"], *, k: int, queries: Int[Tensor, " query"] | None = None) -> Leading:
+    """The k most similar other rows of each row, or of these `queries`.
+
+    >>> nearest(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1).row.flatten().tolist()
+    [1, 0, 1]
+    """
+    if not 0 < k < len(features):
+        raise UserError(f"got {len(features)} images; {k} neighbours of each need at least {k + 1}: give more of them")
+    asked = torch.arange(len(features), device=features.device) if queries is None else queries
+    compare = against(features)
+    parts = torch.split(asked, rows_at_once(block_rows(features)))
+    found = [_others(rows, compare(features[rows]), k) for rows in parts]
+    return Leading(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+
+def _others(own: Int[Tensor, " query"], blocks: Iterable[SimilarBlock], k: int) -> Leading:
+    """The leading rows but the queries' own."""
+    found = None
+    for start, similarity in blocks:
+        rows = torch.arange(start, start + similarity.shape[1], device=own.device)
+        found = leading(similarity.masked_fill_(own[:, None] == rows, -torch.inf), k, start, before=found)
+    assert found is not None
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.config.words import OUT
 from wingbar.errors import UserError
-from wingbar.files import check_place
+from wingbar.files import check_place, has_keys
 from wingbar.train.runfolder import is_new, is_run
 
 RUNS = ("coarse-moco", "coarse-features")
@@ -59,10 +58,7 @@ def _is_ours(path: Path) -> bool:
         return is_run(path) or is_new(path)
     if path.name != "results.json":
         return path.name in LOOKED_AT
-    try:
-        return {"settings", "scores"} <= json.loads(path.read_text(encoding="utf-8")).keys()
-    except (ValueError, AttributeError):
-        return False
+    return has_keys(path, "settings", "scores")
 
 
 def config_of(story: Try, recipe: str) -> Config:

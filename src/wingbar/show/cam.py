@@ -15,9 +15,10 @@ from wingbar.evaluate.inspections import known_regions
 from wingbar.evaluate.splits import Split
 from wingbar.evaluate.subject import Subject, exact
 from wingbar.metrics.attention import energy, enlarged, explained, second_vectors, share
-from wingbar.metrics.cam import Gain, distinctness, likeness, nearest
+from wingbar.metrics.cam import Gain, distinctness, likeness
 from wingbar.metrics.pairs import to_bytes
 from wingbar.metrics.regions import Region
+from wingbar.metrics.similarity import nearest
 from wingbar.show.figures.cells import draw_attended
 from wingbar.show.figures.contents import Attended
 from wingbar.show.figures.style import THEMES
@@ -92,7 +93,7 @@ def _region(subject: Subject, split: Split, rows: Int[Tensor, " n"], name: str |
 def _likeness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Gain:
     """To the nearest neighbour in the whole split."""
     features = subject.pooled(split).to(rows.device)
-    return likeness(features[nearest(features)[rows]])
+    return likeness(features[nearest(features, k=1, queries=rows).row.squeeze(1)])
 
 
 def _distinctness(subject: Subject, split: Split, rows: Int[Tensor, " n"]) -> Gain:

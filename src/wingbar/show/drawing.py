@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wingbar.errors import UserError
-from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.subject import summon
 from wingbar.show import cam, curves, map, neighbours, pairs, spread
 from wingbar.show.figures.style import save
 from wingbar.show.options import Show, resolve
-from wingbar.show.visit import Visit
+from wingbar.show.visit import Visit, as_evaluated
 from wingbar.terminal import note
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def draw_pictures(asked: Show) -> Iterator[Path]:
     """The files of every picture, as soon as they are written. Of those nobody named, some may be impossible."""
     wanted, config, out = resolve(asked)
     figures = [name for name in FIGURES if name in asked.what]
-    candidates, setting = summon(wanted, _as_evaluated(asked))
+    candidates, setting = summon(wanted, as_evaluated(asked))
     visit = Visit(candidates, config, setting, asked.split)
     for name in figures or FIGURES:
         try:
@@ -44,9 +43,3 @@ def draw_pictures(asked: Show) -> Iterator[Path]:
             if name in figures:
                 raise
             note(f"no {name}: {reason}")
-
-
-def _as_evaluated(asked: Show) -> Evaluate:
-    """How encoders are looked at, in the words of `wingbar evaluate`."""
-    shared = ("what", "encoder", "weights", "bn", "view", "data", "seed", "device", "quiet")
-    return Evaluate(**{name: getattr(asked, name) for name in shared})

@@ -22,6 +22,7 @@ from wingbar.evaluate.subject import Subject, prepared
 from wingbar.methods.losses import unit_length
 from wingbar.metrics.pairs import to_bytes
 from wingbar.metrics.retrieval import Retrieval, retrieve
+from wingbar.metrics.similarity import nearest
 from wingbar.show.figures.contents import Neighbourhood, Ranking
 from wingbar.show.figures.sheet import MARGIN, Sheet, sheet, wrapped
 from wingbar.show.figures.style import LIGHT, THEMES, Style
@@ -42,29 +43,18 @@ def gather_ranking(
     side = min(SIDE, first.size)
 
     def found(name: str, subject: Subject) -> Neighbourhood:
-        rows, similarity = nearest_rows(subject.features(split).cpu(), queries, count=count)
+        similarity, rows = nearest(subject.features(split).cpu(), k=min(count, len(labels) - 1), queries=queries)
         return Neighbourhood(
             encoder=name,
             nearest=pictures(subject, split, rows.flatten(), side).view(*rows.shape, 3, side, side),
             labels=[titles(split, own) for own in rows],
             right=labels[rows] == labels[queries, None] if split.labelled else None,
-            similarity=similarity,
+            similarity=similarity.float(),
         )
 
     return Ranking(
         pictures(first, split, queries, side), titles(split, queries), [found(*one) for one in subjects.items()]
     )
-
-
-def nearest_rows(
-    features: Float[Tensor, "image dim"], queries: Int[Tensor, " n"], *, count: int
-) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
-    """The rows most similar to each query and their cosines, the lower row first among equals; never the query."""
-    unit = unit_length(features)
-    cosine = (unit[queries] @ unit.T).scatter(1, queries[:, None], -torch.inf)
-    values, rows = cosine.sort(dim=1, descending=True, stable=True)
-    most = min(count, len(features) - 1)
-    return rows[:, :most], values[:, :most]
 
 
 # --- which queries ---------------------------------------------------------------------------------------------------

@@ -56,14 +56,13 @@ class Measure(NamedTuple):
 
 def bank_measure(folder: Path, config: Config) -> Measure | None:
     """What a run's low-variance criterion compares with κ, from its own bank; None for runs without one."""
-    settings = config.settings_of("pairs")
-    if settings is None or "lowvar" not in settings.criteria:
+    if not any("lowvar" in getattr(part.settings, "criteria", ()) for part in config.wrappers):
         return None
     criterion = next(one for one in load_method(folder).modules() if isinstance(one, LowVariance))
     if len(criterion.bank) < criterion.ready:
         return None
     over = f"the {len(criterion.bank):,} features in the run's bank"
-    return Measure(criterion.spread(criterion.bank.seen), settings.readings.spread, criterion.kappa, over)
+    return Measure(criterion.spread(criterion.bank.seen), criterion.spread.__name__, criterion.kappa, over)
 
 
 def feature_measure(features: Float[Tensor, "n dim"]) -> Measure:

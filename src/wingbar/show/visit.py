@@ -16,6 +16,7 @@ from torch import Tensor
 from wingbar.config.settings import Config
 from wingbar.data.lookalike import Lookalike
 from wingbar.evaluate.candidates import Candidate
+from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.splits import Side, Split, open_split, open_splits
 from wingbar.evaluate.subject import Setting, Subject
 from wingbar.train.images import find_source
@@ -85,6 +86,12 @@ class Visit:
         """Which images a picture shows, for its caption."""
         whose = "training" if self.side == "train" else "test"
         return f"{count} of {len(self.split.labels):,} {whose} images"
+
+
+def as_evaluated(asked: object) -> Evaluate:
+    """How encoders are looked at, in the words of `wingbar evaluate`; what the options do not say is as it has it."""
+    shared = ("what", "protocols", "encoder", "weights", "bn", "view", "data", "seed", "device", "quiet")
+    return Evaluate(**{name: getattr(asked, name) for name in shared if hasattr(asked, name)})
 
 
 def spread_over_classes(labels: Int[Tensor, " n"], count: int, *, seed: int = 0) -> Int[Tensor, " chosen"]:

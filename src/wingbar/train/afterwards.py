@@ -13,7 +13,6 @@ from wingbar.methods.pairs import pairs_in
 from wingbar.methods.synth import SynthPairs
 from wingbar.tensors import load_tensors, save_tensors
 from wingbar.train.images import find_source, open_source
-from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast
 from wingbar.train.progress import Bar
 from wingbar.train.saved import load_method
@@ -26,13 +25,13 @@ EPOCHS = 40
 
 def shows_pairs(folder: Path, config: Config) -> bool:
     """Whether a decoder is there: the run's own, or one that was fitted since."""
-    return config.settings_of("pairs") is not None or (folder / DECODER).exists()
+    return config.decodes or (folder / DECODER).exists()
 
 
 def load_pairs(folder: Path, *, device: torch.device, quiet: bool = False) -> SynthPairs:
     """A run's pairs with a decoder; where there is none yet, it is fitted to the run's encoder and kept beside it."""
     config = read_config(folder / "config.json")
-    if config.settings_of("pairs") is not None:
+    if config.decodes:
         return pairs_in(load_method(folder)).to(device)
     drawn = with_decoder(config, encoder=folder / "encoder.safetensors")
     method = build_method(drawn)
@@ -69,11 +68,7 @@ def _fit(config: Config, method: Method, device: torch.device, *, quiet: bool) -
     stage = build_stages(config, method, store, device)[0]
     stage.method.train()
     with Bar("fitting a decoder", stage.steps, quiet=quiet) as bar:
-        train(
-            stage.method,
-            stage.batches,
-            stage.optimizers,
-            stage.schedule,
+        stage.run(
             start=0,
             stop=stage.steps,
             autocast=choose_autocast(config.run.precision, device),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import tyro
 
 from wingbar.config.configfile import read_config
-from wingbar.config.form import parse_settings
+from wingbar.config.oldnames import today
 from wingbar.config.recipes import RECIPES, recipe_named
-from wingbar.config.settings import Config
+from wingbar.config.sections import DataSettings, EncoderSettings, Optim, Run
+from wingbar.config.settings import Config, changed, named, unknown
 from wingbar.config.words import parse
 from wingbar.errors import Interrupted, UserError
+from wingbar.methods import METHODS, Part
 from wingbar.process import rank, ranks
 from wingbar.terminal import say
 from wingbar.train.progress import working
@@ -45,12 +47,12 @@ def resume(arguments: Sequence[str]) -> None:
 
 def asked_training(arguments: Sequence[str]) -> tuple[Config, str]:
     """What the words after `wingbar train` ask for, not checked yet, and the name of its recipe."""
-    named = bool(arguments) and not arguments[0].startswith("-")
-    recipe, rest = (arguments[0], arguments[1:]) if named else ("default", arguments)
+    given = bool(arguments) and not arguments[0].startswith("-")
+    recipe, rest = (arguments[0], arguments[1:]) if given else ("default", arguments)
     default = recipe_named(recipe)
     about = f"Train with recipe {recipe!r}: {(RECIPES[recipe].__doc__ or '').splitlines()[0]}"
     file, rest = config_file(rest)
-    if file and named:
+    if file and given:
         raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
     if file:
         recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
@@ -95,3 +97,65 @@ def stopped(stop: Interrupted, how_to_go_on: str) -> NoReturn:
     """End as shells expect of a process that a signal has stopped."""
     say(f"Stopped, everything is saved. {how_to_go_on}")
     sys.exit(128 + stop.signal)
+
+
+# --- the settings of the method in use and of what is around it, and no other's ---------------------------------------
+
+
+NAME = tyro.conf.arg(
+    name="method.name", help="The method: moco, simsiam, byol, … (see wingbar recipes), or one of a package."
+)
+AROUND = tyro.conf.arg(
+    help="What is around the method, innermost first: pairs, featurepairs, lcr, …; without a name, nothing is."
+)
+SECTIONS = ("data", "encoder", "optim", "run")  # of every training: what is wrong in them, tyro says
+
+
+def parse_settings(words: Sequence[str], default: Config, *, about: str = "") -> Config:
+    """What the words of a command line make of a config."""
+    default = changed(default, _choices(words))
+    _check(words, default)
+    asked: Any = parse(_form(default), "train", words, about=about)
+    wrappers = tuple(Part(part.name, getattr(asked, part.name)) for part in default.wrappers)
+    return Config(asked.data, asked.encoder, Part(default.method.name, asked.method), wrappers, asked.optim, asked.run)
+
+
+def _choices(words: Sequence[str]) -> dict[str, Any]:
+    """The method and the wrappers that are asked for: they decide which other words there are."""
+    found: dict[str, Any] = {}
+    for place, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name == "--method.name":
+            found["method.name"] = value or next(iter(words[place + 1 :]), "")
+        elif name == "--wrappers":
+            ends = (at for at, later in enumerate(words) if at > place and later.startswith("-"))
+            found["wrappers"] = [value] if value else list(words[place + 1 : next(ends, len(words))])
+    return found
+
+
+def _check(words: Sequence[str], config: Config) -> None:
+    """Refuse settings of other methods, and old names, each with whose it is or what it is called now."""
+    known = named(config)
+    for word in words:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_").replace(".no_", ".")
+        section, dot, _ = name.partition(".")
+        if not word.startswith("--") or not dot or name in known or section in SECTIONS:
+            continue
+        if section == "method" or today(name) != name or section in METHODS.named(wraps=True):
+            raise UserError(unknown(name, config))
+
+
+def _form(config: Config) -> type:
+    """A dataclass from which tyro makes the command line, with the config's values as defaults."""
+    method, around = type(config.method.settings), config.wrappers
+    parts: list[tuple[str, Any, Any]] = [
+        ("data", DataSettings, config.data),
+        ("encoder", EncoderSettings, config.encoder),
+        ("name", Annotated[str, NAME], config.method.name),
+        ("wrappers", Annotated[tuple[str, ...], AROUND], tuple(part.name for part in around)),
+        ("method", method, config.method.settings),
+        *((part.name, type(part.settings), part.settings) for part in around),
+        ("optim", Optim, config.optim),
+        ("run", Run, config.run),
+    ]
+    return make_dataclass("Settings", [(name, kind, field(default=value)) for name, kind, value in parts], frozen=True)

@@ -18,7 +18,7 @@ from wingbar.data.batches import Batches
 from wingbar.errors import UserError
 from wingbar.models.recompute import blocks_of, recomputing
 from wingbar.train.distributed import Ranks
-from wingbar.train.loop import After, Forward, train
+from wingbar.train.loop import After, Forward
 from wingbar.train.machine import choose_autocast, describe_memory, forget_compiled
 from wingbar.train.stages import Stage
 
@@ -40,7 +40,7 @@ def train_stage(
     `again` is the command that goes on with the run.
     """
     try:
-        _steps(stage, start=start, stop=stage.steps, autocast=autocast, after=after, forward=forward)
+        stage.run(start=start, stop=stage.steps, autocast=autocast, after=after, forward=forward)
         return
     except torch.OutOfMemoryError:
         pass  # all that the step had made is held by the error, and free outside of here only
@@ -127,28 +127,6 @@ def _shared_refusal(batches: Batches) -> str:
     return f"passes of {passed} images do not fit {memory}; start anew with more devices, or with --run.fit auto"
 
 
-def _steps(
-    stage: Stage,
-    *,
-    start: int,
-    stop: int,
-    autocast: Autocast,
-    after: Sequence[After] = (),
-    forward: Forward | None = None,
-) -> None:
-    train(
-        stage.method,
-        stage.batches,
-        stage.optimizers,
-        stage.schedule,
-        start=start,
-        stop=stop,
-        autocast=autocast,
-        after=after,
-        forward=forward,
-    )
-
-
 def _refusal(stage: Stage, autocast: Autocast) -> str:
     """What does not fit, and what was found to."""
     size, parts = stage.batches.size, _fewest_parts(stage, autocast)
@@ -182,7 +160,7 @@ def _fits(stage: Stage, autocast: Autocast, *, spare: bool = False) -> bool:
     torch.cuda.empty_cache()
     try:
         _spared = _tenth(stage.batches.store.aspect.device) if spare else None
-        _steps(stage, start=0, stop=2, autocast=autocast)
+        stage.run(start=0, stop=2, autocast=autocast)
     except torch.OutOfMemoryError:
         return False
     return True

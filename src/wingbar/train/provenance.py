@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from wingbar.data.listing import Listing
 from wingbar.data.store import Store, as_stored
 from wingbar.errors import UserError
 from wingbar.files import remove_partial, write_text
+from wingbar.process import installed
 from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.runfolder import FREE, LOCK, UNREADABLE, differences, read_environment
 
@@ -144,11 +144,3 @@ def surroundings() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     machine = {"python": platform.python_version(), "system": platform.platform(), "gpu": gpu, "cores": os.cpu_count()}
     return {**packages, **machine}
-
-
-def installed(package: str) -> str:
-    """The version of a package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"  # run from a source tree

@@ -12,7 +12,7 @@ from wingbar.config.configfile import read_config
 from wingbar.config.limits import check_limits, check_root, check_together, check_weights
 from wingbar.config.sections import SALIENCY_NAMES
 from wingbar.config.settings import Config, changed, named
-from wingbar.data.locks import Holder, alone
+from wingbar.data.locks import writing_alone
 from wingbar.data.shards import is_url
 from wingbar.errors import UserError
 from wingbar.files import check_place
@@ -95,20 +95,10 @@ def _check_folder(config: Config) -> None:
 @contextmanager
 def held(out: Path) -> Iterator[None]:
     """Inside, this process alone writes to the run's folder. It is made for that; if it stays empty, it goes again."""
-
-    def busy(holder: Holder) -> None:
-        raise UserError(f"{out} is in use by {holder}; wait until it is done, or stop it first")
-
-    def unsure(holder: Holder) -> None:
-        raise UserError(
-            f"{out} was taken by {holder}, and whether that still runs cannot be known on this host; "
-            f"if it does not, remove {out / LOCK} and try again"
-        )
-
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
-        with alone(out / LOCK, busy=busy, unsure=unsure):
+        with writing_alone(out / LOCK, out, how="in use"):
             yield
     finally:
         for folder in made:

@@ -128,7 +128,7 @@ def build_sketches(config: Config, method: Method, batches: Batches, out: Path, 
         epoch, begun = divmod(step + 1, batches.per_epoch)
         return bool(every) and not begun and epoch % every == 0
 
-    pairs = _pairs(config, method, batches.store) if every and config.settings_of("pairs") else None
+    pairs = _pairs(config, method, batches.store) if every and config.decodes else None
     board = config.run.tensorboard and find_spec("tensorboard") is not None
     return Sketches(out, pairs, due, say, Board(out / "tensorboard" / "pictures") if board else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import partial
@@ -25,6 +25,7 @@ from wingbar.models.recompute import blocks_of, recomputing
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
 from wingbar.train.images import open_saliency
+from wingbar.train.loop import After, Forward, train
 from wingbar.train.machine import (
     choose_device,
     choose_precision,
@@ -91,6 +92,19 @@ class Stage(NamedTuple):
     def steps(self) -> int:
         """Optimiser steps in all."""
         return self.schedule.steps
+
+    def run(
+        self,
+        *,
+        start: int,
+        stop: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        after: Sequence[After] = (),
+        forward: Forward | None = None,
+    ) -> None:
+        """Make the steps from `start` to before `stop`."""
+        parts = self.method, self.batches, self.optimizers, self.schedule
+        train(*parts, start=start, stop=stop, autocast=autocast, after=after, forward=forward)
 
 
 def prepare(config: Config, method: Method, device: torch.device) -> Method:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 from uuid import uuid4
 
@@ -28,16 +28,8 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", "1"))
     here = devices // nodes
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // here)))
-    settings = LaunchConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=here,
-        rdzv_backend="c10d",
-        max_restarts=0,
-        **(_at_the_first_node() if nodes > 1 else {"run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}),
-    )
     try:
-        elastic_launch(settings, sys.executable)("-m", "wingbar", *arguments)
+        launch(("-m", "wingbar", *arguments), here=here, meeting=_at_the_first_node(nodes) if nodes > 1 else {})
     except ChildFailedError as error:
         sys.exit(_code(error))
     except SignalException as stop:
@@ -45,10 +37,19 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     sys.exit(0)
 
 
-def _at_the_first_node() -> dict[str, Any]:
+def launch(words: Sequence[str], *, here: int, meeting: Mapping[str, Any] | None = None) -> None:
+    """Python with these words in as many processes here, which meet on this machine if not told where."""
+    alone = {"min_nodes": 1, "max_nodes": 1, "run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}
+    settings = LaunchConfig(nproc_per_node=here, rdzv_backend="c10d", max_restarts=0, **{**alone, **(meeting or {})})
+    elastic_launch(settings, sys.executable)(*words)
+
+
+def _at_the_first_node(nodes: int) -> dict[str, Any]:
     """Where the nodes of a SLURM job meet: srun runs on the first one, at an address that all others know."""
     known, job = os.environ, os.environ["SLURM_JOB_ID"]
     return {
+        "min_nodes": nodes,
+        "max_nodes": nodes,
         "run_id": job,
         "rdzv_endpoint": f"{known['SLURM_LAUNCH_NODE_IPADDR']}:{20_000 + int(job) % 10_000}",
         "rdzv_configs": {"is_host": known["SLURM_NODEID"] == "0"},

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from wingbar.config.sections import DataSettings
 from wingbar.data.contents import UNREADABLE
-from wingbar.data.locks import Holder, alone
+from wingbar.data.locks import writing_alone
 from wingbar.errors import UserError
 from wingbar.evaluate.wanted import Wanted
 from wingbar.files import remove_partial
@@ -61,18 +61,8 @@ def _beside(file: Path, kind: str) -> Path:
 @contextmanager
 def _held(file: Path) -> Iterator[None]:
     """Inside, no other process writes this file."""
-
-    def busy(holder: Holder) -> None:
-        raise UserError(f"{file} is being written by {holder}; wait until it is done, or stop it first")
-
-    def unsure(holder: Holder) -> None:
-        raise UserError(
-            f"{file} was taken by {holder}, and whether that still runs cannot be known on this host; "
-            f"if it does not, remove {_beside(file, 'lock')} and try again"
-        )
-
     file.parent.mkdir(parents=True, exist_ok=True)
-    with alone(_beside(file, "lock"), busy=busy, unsure=unsure):
+    with writing_alone(_beside(file, "lock"), file, how="being written"):
         remove_partial(file)
         yield
 

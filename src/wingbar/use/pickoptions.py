@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from wingbar.config.limits import check_device
 from wingbar.config.words import OUT
 from wingbar.errors import UserError
 from wingbar.evaluate.doctor.options import check_encoder
-from wingbar.files import check_place
+from wingbar.files import check_place, has_keys
 from wingbar.use.options import check_handling
 
 
@@ -83,12 +82,5 @@ def _check_out(asked: Pick) -> None:
                 f"{stem.parent} lies among the images, and the contact sheet would be taken for one; "
                 "choose another --out"
             )
-    if stem.with_suffix(".csv").exists() and not _is_ours(stem.with_suffix(".json")):
+    if stem.with_suffix(".csv").exists() and not has_keys(stem.with_suffix(".json"), "wingbar", "rounds", "overlap"):
         raise UserError(f"{stem.with_suffix('.csv')} exists, and no earlier pick left it; choose another --out")
-
-
-def _is_ours(summary: Path) -> bool:
-    try:
-        return {"wingbar", "rounds", "overlap"} <= json.loads(summary.read_text(encoding="utf-8")).keys()
-    except (OSError, ValueError, AttributeError):
-        return False

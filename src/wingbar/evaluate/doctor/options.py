@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from wingbar.config.sections import FILE_ENDINGS
 from wingbar.config.words import OUT
 from wingbar.data.shards import is_there
 from wingbar.errors import UserError
-from wingbar.files import check_place
+from wingbar.files import check_place, has_keys
 
 FARTHEST = 16  # a quarter of the hash: beyond, any two pictures may be as close
 FILES = ("report.json", "pairs.png")
@@ -89,7 +88,4 @@ def check_folder(out: Path, path: str) -> None:
 def _is_ours(place: Path) -> bool:
     if place.name != "report.json":
         return place.name in FILES and (place.parent / "report.json").exists()
-    try:
-        return {"wingbar", "verdicts", "pairs"} <= json.loads(place.read_text(encoding="utf-8")).keys()
-    except (OSError, ValueError, AttributeError):
-        return False
+    return has_keys(place, "wingbar", "verdicts", "pairs")

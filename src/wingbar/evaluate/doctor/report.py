@@ -1,4 +1,4 @@
-"""What the data doctor found, and how it is written down.
+"""What the data doctor found, how it is written down, and how a person is told.
 
 report.json holds, in this order:
 
@@ -27,13 +27,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
 from wingbar.data.census import Exam, Triple, channels
 from wingbar.data.listing import Broken, Listing
-from wingbar.train.provenance import installed
+from wingbar.process import installed
+from wingbar.terminal import Terminal
 
 LISTED = 10_000
 ELONGATED = 3.0  # longer by shorter side
@@ -161,8 +165,8 @@ def split_facts(listing: Listing, results: Sequence[Exam | Broken]) -> SplitFact
         formats=dict(Counter(exam.format for exam in seen).most_common()),
         modes=dict(Counter(exam.mode for exam in seen).most_common()),
         bytes=sum(exam.bytes for exam in seen),
-        width=_span([exam.width for exam in seen]),
-        height=_span([exam.height for exam in seen]),
+        width=_span_of([exam.width for exam in seen]),
+        height=_span_of([exam.height for exam in seen]),
         mean=mean,
         std=std,
         grey=sum(exam.grey for exam in seen),
@@ -180,7 +184,7 @@ def _class_counts(listing: Listing, results: Sequence[Exam | Broken]) -> dict[st
     return {name: counts[label] for label, name in enumerate(listing.classes)}
 
 
-def _span(values: Sequence[int]) -> Span:
+def _span_of(values: Sequence[int]) -> Span:
     return min(values), int(np.median(values)), max(values)
 
 
@@ -220,3 +224,66 @@ def _pair_json(pair: ImagePair) -> dict[str, Any]:
 
 def _entry_json(entry: ListedImage) -> dict[str, str | None]:
     return {"split": entry.split, "name": entry.name, "class": entry.label}
+
+
+# --- on the terminal: a table of the splits, the pairs by what connects them, and the verdicts ------------------------
+
+
+def tell(report: DataReport, out: Path, console: Terminal) -> None:
+    """Print the report; `out` is where it lies."""
+    how = "guessed; say --data.name if it is something else" if report.guessed else "as told"
+    console.print(report.path, "was read as", Text(report.name, style="bold"), f"({how})")
+    console.print(_splits(report))
+    if report.pairs:
+        console.print(_pairs(report))
+    for verdict in report.verdicts:
+        style = "red" if verdict.severity == "problem" else "yellow"
+        console.print(Text(verdict.severity, style=style), verdict.text)
+    if not report.verdicts:
+        console.print("Nothing wrong was found.", style="green")
+    sheet = f", the worst pairs in {out / 'pairs.png'}" if report.pairs else ""
+    console.print(f"Everything is in {out / 'report.json'}{sheet}.", soft_wrap=True)
+
+
+def _splits(report: DataReport) -> Table:
+    """A column for each split."""
+    table = Table("", *report.splits)
+    columns = [_facts(facts) for facts in report.splits.values()]
+    for title in columns[0]:
+        table.add_row(title, *(column[title] for column in columns))
+    return table
+
+
+def _facts(facts: SplitFacts) -> dict[str, str]:
+    counts = sorted(count for count in facts.classes.values() if count)
+    per_class = _span((counts[0], counts[len(counts) // 2], counts[-1])) if counts else "no labels"
+    return {
+        "images": f"{facts.images:,}",
+        "unreadable": f"{len(facts.unreadable):,}",
+        "classes": f"{len(counts):,}",
+        "images per class": per_class,
+        "formats": ", ".join(f"{name} {count:,}" for name, count in facts.formats.items()),
+        "width, px": _span(facts.width),
+        "height, px": _span(facts.height),
+        "megabytes": f"{facts.bytes / 1e6:,.1f}",
+        "mean": " ".join(f"{value:.3f}" for value in facts.mean),
+        "std": " ".join(f"{value:.3f}" for value in facts.std),
+        "grey": f"{facts.grey:,}",
+        "single colour": f"{len(facts.blank):,}",
+        "digest": facts.digest,
+    }
+
+
+def _span(span: Span) -> str:
+    least, median, most = span
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {median:,}"
+
+
+def _pairs(report: DataReport) -> Table:
+    counts = Counter((pair.relation, pair.kind) for pair in report.pairs)
+    kinds = [kind for kind in KINDS if any(pair.kind == kind for pair in report.pairs)]
+    table = Table("pairs", *kinds)
+    for relation in RELATIONS:
+        if any(counts[relation, kind] for kind in kinds):
+            table.add_row(relation, *(f"{counts[relation, kind]:,}" for kind in kinds))
+    return table

@@ -14,25 +14,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-from uuid import uuid4
 
 import torch
 from torch import Tensor
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from wingbar.config.configfile import from_json, to_json
-from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed
 from wingbar.data.store import Store
 from wingbar.files import write_text
 from wingbar.models.norms import normalise_together
 from wingbar.reproduce.bench.command import Step
-from wingbar.reproduce.bench.step import time_repeats
+from wingbar.reproduce.bench.step import asked, time_repeats
 from wingbar.reproduce.bench.table import BenchRow, in_words
 from wingbar.train.distributed import Ranks, joined
-from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import Stage, build_method, build_stages
+from wingbar.train.starting import launch
 from wingbar.types import Output
 
 PLAIN = "one process"
@@ -60,9 +57,9 @@ def bench_distributed(options: Step, *, tell: Callable[[str], None] = lambda tit
     config, rows, plain = _config(options), list[BenchRow](), None
     for case in _cases(options):
         tell(case.name)
-        asked = {"run.devices": case.ranks, "encoder.batchnorm": case.batchnorm}
+        varied = {"run.devices": case.ranks, "encoder.batchnorm": case.batchnorm}
         try:
-            found = _started(changed(config, asked), options, meets=case.meets)
+            found = _started(changed(config, varied), options, meets=case.meets)
         except Exception as error:  # whatever a launcher, a driver or a GPU raises: the other rows are worth having
             tell(f"{case.name} failed: {error}")
             rows.append(BenchRow(case.name, {"ms": None}))
@@ -95,37 +92,18 @@ def _row(name: str, one: Ranked, plain: Ranked | None) -> BenchRow:
 
 def _config(options: Step) -> Config:
     """MoCo v2, uncompiled, as an encoder whose BatchNorm asks others is never compiled."""
-    settings = {
-        "encoder.name": options.encoder,
-        "encoder.weights": "random",
-        "data.size": options.size,
-        "data.stored": options.size,
-        "data.batch": options.batch,
-        "run.device": options.device,
-        "run.compile": "off",
-        "run.wait_minutes": PATIENCE,
-    }
-    return changed(recipe_named("moco"), settings)
+    return asked("moco", options, {"data.stored": options.size, "run.compile": "off", "run.wait_minutes": PATIENCE})
 
 
 def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
     """What the first of so many new processes has measured."""
     logging.disable(logging.WARNING)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or each of them gives advice
-    settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config.run.devices,
-        run_id=uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-    )
-    asked = {"config": to_json(config), "repeats": options.repeats, "warmup": options.warmup, "meets": meets}
+    wanted = {"config": to_json(config), "repeats": options.repeats, "warmup": options.warmup, "meets": meets}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "asked.json"
-        write_text(file, json.dumps(asked))
-        elastic_launch(settings, sys.executable)("-m", "wingbar.reproduce.bench.devices", str(file))
+        write_text(file, json.dumps(wanted))
+        launch(("-m", "wingbar.reproduce.bench.devices", str(file)), here=config.run.devices)
         return Ranked(**json.loads(_answer(file).read_text(encoding="utf-8")))
 
 
@@ -135,9 +113,9 @@ def _answer(file: Path) -> Path:
 
 def measure(file: Path) -> None:
     """In a process of its own: what a file asks for is measured, and answered beside it."""
-    asked = json.loads(file.read_text(encoding="utf-8"))
-    with joined(from_json(asked["config"]), again="nothing is lost", always=asked["meets"]) as ranks:
-        found = _measured(from_json(asked.pop("config")), ranks, **asked)
+    wanted = json.loads(file.read_text(encoding="utf-8"))
+    with joined(from_json(wanted["config"]), again="nothing is lost", always=wanted["meets"]) as ranks:
+        found = _measured(from_json(wanted.pop("config")), ranks, **wanted)
         if ranks.leads:
             write_text(_answer(file), json.dumps(found._asdict()))
 
@@ -152,8 +130,7 @@ def _measured(config: Config, ranks: Ranks, *, repeats: int, warmup: int, meets:
         losses.append(outputs[0].losses["base"].detach())
 
     def work(number: int) -> None:
-        train(
-            *(stage.method, stage.batches, stage.optimizers, stage.schedule),
+        stage.run(
             start=number,
             stop=number + 1,
             autocast=choose_autocast(config.run.precision, device),

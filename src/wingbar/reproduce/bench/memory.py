@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile
 from wingbar.config.settings import Config, changed
 from wingbar.methods import METHODS
 from wingbar.reproduce.bench.command import Step
-from wingbar.reproduce.bench.step import stepper
+from wingbar.reproduce.bench.step import asked, stepper
 from wingbar.reproduce.bench.table import BenchRow, in_words
 from wingbar.train.machine import choose_device, memory_given_back
 
@@ -39,16 +39,10 @@ def bench_memory(options: Step, *, tell: Callable[[str], None] = lambda title: N
 
 def _configs(options: Step) -> Iterator[tuple[str, Config]]:
     """Every method alone, and the paper's."""
-    shared = {
-        "encoder.name": options.encoder,
-        "encoder.weights": "random",
-        "data.size": options.size,
-        "run.device": options.device,
-        "run.compile": "off",
-    }
+    plain = asked("moco", options, {"run.compile": "off"})
     alone = [(name, ()) for name in METHODS.named(wraps=False)]
     for method, around in (*alone, ("moco", ("pairs",))):
-        config = changed(Config(), {"method.name": method, "wrappers": around, **shared})
+        config = changed(plain, {"method.name": method, "wrappers": around})
         yield config.title, config
         yield f"{config.title}, recomputed", changed(config, {"run.recompute": True})
 

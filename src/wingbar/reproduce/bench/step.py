@@ -17,7 +17,7 @@ import torch
 
 from wingbar.config.entry import Number
 from wingbar.config.recipes import recipe_named
-from wingbar.config.settings import Config, changed
+from wingbar.config.settings import Config, changed, fitting
 from wingbar.methods.pairs import pairs_in
 from wingbar.reproduce.bench.command import CASES, Step, Train, check
 from wingbar.reproduce.bench.literal import Pseudocode
@@ -203,7 +203,7 @@ def _whole_config(options: Train, recipe: str) -> Config:
         "run.device": options.device,
     }
     config = changed(recipe_named(recipe), settings)
-    return changed(config, {"pairs.decoder.epochs": 0}) if config.settings_of("pairs") else config
+    return changed(config, fitting({"pairs.decoder.epochs": 0}, config))
 
 
 def _whole_row(name: str, config: Config, *, epochs: int) -> BenchRow:

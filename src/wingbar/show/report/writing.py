@@ -21,13 +21,13 @@ from wingbar.files import write_text
 from wingbar.metrics.scores import ProtocolResult
 from wingbar.metrics.verdicts import Severity
 from wingbar.models.whitening import HALF
+from wingbar.process import installed
 from wingbar.show.report.contents import Command, PaperValues, Report, Scored, Verdict
 from wingbar.show.report.options import AskedReport, resolve
 from wingbar.show.report.origin import data_in_words, flag, origin_of, settings_of, summary_of, train_command
 from wingbar.show.report.page import make_page
 from wingbar.show.report.pictures import gather_figures
-from wingbar.show.visit import Visit
-from wingbar.train.provenance import installed
+from wingbar.show.visit import Visit, as_evaluated
 
 
 class Written(NamedTuple):
@@ -46,7 +46,7 @@ def write_report(
     whoever has them at hand.
     """
     wanted, config, out = resolve(asked)
-    candidates, setting = summon(wanted, _evaluate(asked))
+    candidates, setting = summon(wanted, as_evaluated(asked))
     gathered = gather_report(Visit(candidates, config, setting, opened=opened), asked, paper=paper or {}, out=out)
     write_text(out, make_page(gathered))
     return Written(out, gathered)
@@ -161,15 +161,9 @@ def _flags(asked: AskedReport, *options: str) -> list[str]:
 # --- what is on record, and what has to be measured first ------------------------------------------------------------
 
 
-def _evaluate(asked: AskedReport) -> Evaluate:
-    """How encoders are looked at, in the words of `wingbar evaluate`."""
-    shared = ("what", "protocols", "bn", "view", "data", "seed", "device", "quiet")
-    return Evaluate(**{name: getattr(asked, name) for name in shared})
-
-
 def _on_record(visit: Visit, subject: Subject, protocols: Sequence[str], asked: AskedReport) -> TableRow:
     """All scores of an encoder: those found with one of the runs, the others measured now and kept with the first."""
-    how = _evaluate(asked)
+    how = as_evaluated(asked)
     folders = [candidate.folder / "evaluation" for candidate in visit.candidates if candidate.folder]
     found = {name: _found(subject, name, how, folders) for name in protocols}
     known = [result for result in found.values() if result is not None]

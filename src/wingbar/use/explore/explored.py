@@ -22,6 +22,7 @@ from wingbar.methods.losses import unit_length
 from wingbar.metrics.attention import enlarged
 from wingbar.metrics.cam import grad_cam, likeness
 from wingbar.metrics.pairs import to_bytes
+from wingbar.models.encoder import embed_all
 from wingbar.show.figures.cells import laid_over
 from wingbar.show.map import PROJECTIONS
 from wingbar.train.progress import Bar, working
@@ -102,12 +103,9 @@ def _content(album: Album, rows: Sequence[int]) -> str:
 
 
 def _embedded(loaded: Loaded, album: Album, rows: range, reach: Callable[[int], None]) -> Float[Tensor, "m dim"]:
-    found = list[np.ndarray]()
-    for start in range(0, len(rows), BATCH):
-        part = rows[start : start + BATCH]
-        found.append(loaded.vectors(album.pictures(part)))
-        reach(part.stop)
-    return torch.from_numpy(np.concatenate(found))
+    parts = (loaded.seen(album.pictures(rows[start : start + BATCH])) for start in range(0, len(rows), BATCH))
+    with exact():
+        return embed_all(loaded.embedder, parts, to=torch.device("cpu"), progress=lambda done: reach(rows.start + done))
 
 
 def _places(

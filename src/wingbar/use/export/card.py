@@ -12,9 +12,9 @@ from wingbar.evaluate.record import evaluation_lines
 from wingbar.files import NUMBER, Line, holds
 from wingbar.metrics.intervals import Interval
 from wingbar.models.embedder import Embedder
+from wingbar.process import installed
 from wingbar.show.report.origin import data_in_words, summary_of
 from wingbar.terminal import printable
-from wingbar.train.provenance import installed
 from wingbar.train.runfolder import FREE, read_environment
 from wingbar.types import IMAGENET, Pixels
 from wingbar.use.classify.head import HEAD, NONE

@@ -13,7 +13,7 @@ from wingbar.evaluate.candidates import Candidate, find_candidate
 from wingbar.evaluate.wanted import Wanted
 from wingbar.files import partial_of
 from wingbar.models.embedder import Embedder
-from wingbar.train.provenance import installed
+from wingbar.process import installed
 from wingbar.use.classify.head import NONE, ClassHead, read_head
 from wingbar.use.export.deployed import Compared
 from wingbar.use.export.hub import fill_hub, licence_of, send

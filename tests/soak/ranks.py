@@ -45,7 +45,7 @@ WORK = {
     "train": Work(WORDS, GO_ON, steps),
     "evaluate": Work(EXAMINE, EXAMINE, numbers("run/evaluation/metrics.jsonl")),
 }
-PATIENCE = 120.0  # seconds for the others to end: they wait for 30, and there may be others on these cores
+PATIENCE = 240.0  # seconds for the others to end: they wait for 30, and for 150 where they are just being connected
 LAUNCHED = 0.15  # of the attempts: with the launcher, which imports everything in every process
 EVALUATING = 0.4  # of the attempts
 

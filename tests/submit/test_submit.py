@@ -116,7 +116,7 @@ def test_every_cell_that_is_not_made_is_one_jobs(asked, script, tmp_path):
     first, *others = (job.cell for job in make_plan(tyro.cli(Reproduce, args=words[1:])))
     append(tmp_path / "results" / "main.jsonl", made(first))
     text = script(*asked, *words)
-    jobs = {(): 2, ("--tasks", "2"): 2, ("--tasks", "9"): 2}[tuple(asked)]
+    jobs = {(): 3, ("--tasks", "2"): 2, ("--tasks", "9"): 3}[tuple(asked)]
     assert f"array=0-{jobs - 1}" in options(text)
     said = [run(text, SLURM_ARRAY_TASK_ID=str(number))[1] for number in range(jobs)]
     assert all(line[: len(words) + 1] == [*words, "--cells"] for line in said)
@@ -128,7 +128,7 @@ def test_several_cells_can_be_one_jobs(script, tmp_path):
     keys = [job.cell.key for job in make_plan(tyro.cli(Reproduce, args=words[1:]))]
     text = script("--tasks", "2", *words)
     said = [run(text, SLURM_ARRAY_TASK_ID=number)[1][len(words) + 1 :] for number in "01"]
-    assert len(keys) == 5 and said == [keys[:2], keys[2:]]
+    assert len(keys) == 6 and said == [keys[:3], keys[3:]]
 
 
 def test_copies_of_a_script_are_an_array(script, tmp_path):
@@ -149,7 +149,7 @@ def test_the_page_shows_the_script(capsys, monkeypatch, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
     shown = page.split("```bash\n")[1].split("```")[0]
     (line,) = (line for line in page.splitlines() if line.startswith("wingbar submit --nodes"))
-    monkeypatch.setattr(command, "WINGBAR", ("/home/ada/.venv/bin/python", "-m", "wingbar"))
+    monkeypatch.setattr(command, "WINGBAR", ("/home/ada/.venv/bin/python", "-P", "-m", "wingbar"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     main(["submit", "--dry-run", *shlex.split(line)[2:]])

@@ -13,7 +13,7 @@ import tyro
 from wingbar.config.configfile import read_config
 from wingbar.config.form import parse_settings
 from wingbar.config.recipes import RECIPES, recipe_named
-from wingbar.config.settings import Config
+from wingbar.config.settings import Config, changed
 from wingbar.config.words import parse
 from wingbar.errors import Interrupted, UserError
 from wingbar.process import rank, ranks
@@ -53,7 +53,9 @@ def asked_training(arguments: Sequence[str]) -> tuple[Config, str]:
     if file and named:
         raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
     if file:
-        recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
+        said = {"run.overwrite": False, "run.resume": False}  # what becomes of a folder only its owner says
+        recipe, default = recipe_of(file.parent), changed(read_config(file), said)
+        about = f"Train with the settings in {file}"
     return parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe
 
 

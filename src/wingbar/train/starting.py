@@ -37,7 +37,7 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
         **(_at_the_first_node() if nodes > 1 else {"run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}),
     )
     try:
-        elastic_launch(settings, sys.executable)("-m", "wingbar", *arguments)
+        elastic_launch(settings, sys.executable)("-P", "-m", "wingbar", *arguments)
     except ChildFailedError as error:
         sys.exit(_code(error))
     except SignalException as stop:

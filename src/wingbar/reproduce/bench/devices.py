@@ -125,7 +125,7 @@ def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "asked.json"
         write_text(file, json.dumps(asked))
-        elastic_launch(settings, sys.executable)("-m", "wingbar.reproduce.bench.devices", str(file))
+        elastic_launch(settings, sys.executable)("-P", "-m", "wingbar.reproduce.bench.devices", str(file))
         return Ranked(**json.loads(_answer(file).read_text(encoding="utf-8")))
 
 

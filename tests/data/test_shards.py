@@ -231,6 +231,13 @@ def test_samples_have_one_image_and_a_class_if_somebody_says_it(members, names, 
     assert [name.removeprefix("a.tar/") for name in listing.names] == names and listing.classes == classes
 
 
+def test_json_that_would_break_the_parser_is_no_label(tmp_path):
+    deep, long = b"[" * 100_000, b'{"label": ' + b"9" * 5000 + b"}"
+    archive(tmp_path / "a.tar", {"1.png": b"x", "1.json": deep, "2.png": b"x", "2.json": long})
+    listing = read("shards", tmp_path, "train", test_fraction=0.0)
+    assert len(listing.names) == 2 and listing.classes == ()
+
+
 def test_half_of_the_labels_is_refused(tmp_path):
     archive(tmp_path / "a.tar", {"1.png": b"x", "1.cls": b"3", "2.png": b"x"})
     with pytest.raises(UserError, match=r"1 of 2 images in .* have no label; label all of them or none"):

@@ -64,12 +64,13 @@ class Ranks:
             "evaluate": WORK["evaluate"].result(self.folder),
         }
         self.seconds: dict[tuple[str, bool], float] = {}
-        for work in WORK:
-            for launched in (True, False):
-                self._anew()
-                began = time.monotonic()
-                self._finish(work, 2, launched=launched)
-                self.seconds[work, launched] = time.monotonic() - began
+        for work, launched in (("train", True), ("train", False), ("evaluate", False)):
+            self._anew()
+            began = time.monotonic()
+            self._finish(work, 2, launched=launched)
+            self.seconds[work, launched] = time.monotonic() - began
+        importing = self.seconds["train", True] - self.seconds["train", False]
+        self.seconds["evaluate", True] = self.seconds["evaluate", False] + importing
 
     def __call__(self, rng: np.random.Generator) -> str:
         """Where it was killed, and how many went on."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -86,6 +90,40 @@ def test_the_tab_key_offers_what_the_help_lists(capsys):
     recipes = sorted(name for name in RECIPES if name.startswith("mo"))
     assert [sorted(one) for one in some] == [["train", "try"], recipes, ["step"], ["--protocols"], ["--unused-days"]]
     assert {*commands, "completion"} == set(COMMANDS)
+
+
+KEYS = {"wingbar train moco-t\t": "train moco-tuned", "wingbar bench st\t": "bench step"}
+
+
+@pytest.mark.parametrize("shell", ["bash --norc -i", "zsh -f -i"])
+def test_shells_complete_what_is_typed(shell, capsys, tmp_path):
+    """In a terminal, in which `wingbar` writes down what it was called with."""
+    if shutil.which(shell.split()[0]) is None:
+        pytest.skip(f"{shell.split()[0]} is not installed")
+    main(["completion", shell.split()[0]])
+    said, script = tmp_path / "said", tmp_path / "script"
+    script.write_text(f"{capsys.readouterr().out}\nwingbar() {{ echo $@ >> {said}; }}\nwingbar ready\n")
+    ours, theirs = pty.openpty()
+    screen = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    with subprocess.Popen(shell.split(), cwd=tmp_path, **screen) as one:
+        told = []
+        for typed, expected in {f". {script}": "ready", **KEYS}.items():
+            os.write(ours, f"{typed}\n".encode())
+            told.append(expected)
+            seen = wait_for(ours, lambda: said.exists() and said.read_text().split("\n")[:-1] == told)
+            assert said.read_text().split("\n")[:-1] == told, seen
+        one.kill()
+    os.close(ours)
+    os.close(theirs)
+
+
+def wait_for(terminal: int, condition: Callable[[], bool]) -> str:
+    """What was shown until then."""
+    shown, until = "", time.monotonic() + 60
+    while not condition() and time.monotonic() < until:
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown
 
 
 # --- what is released ------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -18,14 +20,17 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from wingbar import build_encoder, changed
-from wingbar.config.configfile import from_json
+from wingbar.config.configfile import from_json, to_json
 from wingbar.config.recipes import recipe_named
 from wingbar.data.own import csv_file, flat
 from wingbar.errors import UserError
 from wingbar.files import read_lines, refuse_bomb, table_text
 from wingbar.models.embedder import Embedder, load_embedder, save_folder
 from wingbar.models.weights import load_encoder
+from wingbar.reproduce import runner
+from wingbar.submit.command import WINGBAR
 from wingbar.train import checkpoint
+from wingbar.train.command import asked_training
 from wingbar.train.runfolder import continued, is_run
 from wingbar.use import approximate
 from wingbar.use.classify.head import read_head
@@ -97,6 +102,24 @@ def test_the_package_neither_runs_nor_unpacks_what_it_reads():
     runs = {file for name in ("exec", "subprocess.run") for file, _ in calls(name)}
     # our own modules; git; sbatch, which gets a script
     assert runs == {"lazy.py", "evaluate/record.py", "submit/command.py"}
+
+
+def test_no_code_of_the_folder_where_somebody_stands_is_run(tmp_path):
+    """`python -m` and `python -c` look there first, and it may be the folder of a stranger's images."""
+    for name in ("wingbar", "torch", "runpy"):
+        (tmp_path / f"{name}.py").write_text("import sys\nsys.exit(77)")
+    subprocess.run([*WINGBAR, "recipes"], cwd=tmp_path, check=True, capture_output=True)
+    with runner._environment({}):
+        subprocess.run([sys.executable, "-c", "import runpy"], cwd=tmp_path, check=True)
+    lines = (node for file in MODULES for node in ast.walk(ast.parse(file.read_text("utf-8"))) if says(node))
+    started = [ast.unparse(node) for node in lines]
+    assert len(started) == 2 and all("'-P', '-m'" in one for one in started), started
+
+
+def says(node: ast.AST) -> bool:
+    """Whether these are the words, or arguments, of a Python that is to be started with a module."""
+    words = node.elts if isinstance(node, ast.Tuple) else node.args if isinstance(node, ast.Call) else []
+    return any(isinstance(word, ast.Constant) and word.value == "-m" for word in words)
 
 
 def test_tensors_are_loaded_as_tensors_and_images_as_formats_we_name():
@@ -281,6 +304,17 @@ def test_a_run_that_somebody_sent_goes_on_in_its_own_folder(tmp_path):
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({"run": {"out": config.run.out}}))
     (tmp_path / "theirs" / "environment.json").write_text('{"wingbar": "0"}')
     assert continued(tmp_path / "theirs")[0].run.out == str(tmp_path / "theirs")
+
+
+def test_a_config_that_somebody_sent_empties_no_folder(tmp_path, monkeypatch):
+    """What becomes of a folder that is there is said on the command line, or nowhere."""
+    for word in ("run.overwrite", "run.resume"):
+        config = changed(recipe_named("try-moco"), {"run.out": str(tmp_path / "yours"), word: True})
+        (tmp_path / "theirs.json").write_text(to_json(config))
+        words = [f"--config={tmp_path / 'theirs.json'}"]
+        asked, (said, _) = asked_training(words)[0], asked_training([*words, f"--{word}"])
+        assert not (asked.run.overwrite or asked.run.resume) and asked.run.out == config.run.out
+        assert (said.run.overwrite, said.run.resume) == (word == "run.overwrite", word == "run.resume")
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shutil
+import socket
 import tarfile
 import threading
 import warnings
@@ -101,7 +102,7 @@ class Server:
 
     def __init__(self, root: Path) -> None:
         self.asked: list[tuple[str, int]] = []  # path and bytes sent
-        self.failing, self.parts = 0, True
+        self.failing, self.parts, self.elsewhere = 0, True, ""
         server = self
 
         class Answer(BaseHTTPRequestHandler):
@@ -119,6 +120,10 @@ class Server:
         if self.failing > 0:
             self.failing -= 1
             return request.send_error(503)
+        if self.elsewhere:
+            request.send_response(302)
+            request.send_header("Location", f"{self.elsewhere}/{path.name}")
+            return request.end_headers()
         if not path.is_file():
             return request.send_error(404)
         content, wanted = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")
@@ -224,6 +229,13 @@ def test_samples_have_one_image_and_a_class_if_somebody_says_it(members, names, 
     archive(tmp_path / "a.tar", members)
     listing = read("shards", tmp_path, "train", test_fraction=0.0)
     assert [name.removeprefix("a.tar/") for name in listing.names] == names and listing.classes == classes
+
+
+def test_json_that_would_break_the_parser_is_no_label(tmp_path):
+    deep, long = b"[" * 100_000, b'{"label": ' + b"9" * 5000 + b"}"
+    archive(tmp_path / "a.tar", {"1.png": b"x", "1.json": deep, "2.png": b"x", "2.json": long})
+    listing = read("shards", tmp_path, "train", test_fraction=0.0)
+    assert len(listing.names) == 2 and listing.classes == ()
 
 
 def test_half_of_the_labels_is_refused(tmp_path):
@@ -487,6 +499,21 @@ def test_a_server_that_cannot_is_a_sentence(fault, sentence, folder, serve):
     vars(server).update(fault)
     with pytest.raises(UserError, match=sentence):
         read("shards", f"{server.url}/train-000.tar", "train")
+
+
+def test_a_server_sends_us_to_others_of_its_kind_only(folder, serve):
+    """Python would follow it to an FTP server, too; there somebody waits for whoever comes."""
+    first, second = serve(folder), serve(folder)
+    first.elsewhere = second.url
+    assert len(shards.open_shard(f"{first.url}/train-001.tar").names) == EACH and not first.asked and second.asked
+    with socket.create_server(("127.0.0.1", 0)) as waiting:
+        waiting.settimeout(0.2)
+        for other in (f"ftp://127.0.0.1:{waiting.getsockname()[1]}", f"file://{folder}"):
+            first.elsewhere = other
+            with pytest.raises(UserError, match=other[:3]):
+                read("shards", f"{first.url}/train-000.tar", "train")
+        with pytest.raises(TimeoutError):
+            waiting.accept()
 
 
 def test_what_is_no_archive_behind_a_url_is_refused():

@@ -316,7 +316,8 @@ def test_ranks_are_timed_beside_one_process_and_lose_nothing(monkeypatch):
     """All but torch's launcher, in whose place processes are forked: importing everything four times takes long."""
 
     def launch(settings, program):
-        def start(flag, module, file):
+        def start(*words):
+            file = words[-1]
             meeting = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
             count, where = settings.nproc_per_node, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(meeting.port)}
             known = where | {"WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}

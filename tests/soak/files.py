@@ -1,4 +1,4 @@
-"""Damaged files of ours: checkpoints, safetensors, JSON, JSONL, CSV, embeddings, the cache.
+"""Damaged files of ours: checkpoints, safetensors, JSON, JSONL, CSV, lists of data sets, embeddings, the cache.
 
 Each is read, refused in one sentence, or, where it has checksums, made anew and right.
 
@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +21,11 @@ import torch
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 from endurance import main
 from mutation import mutated, mutated_json, mutated_lines, mutated_tar
+from test_readers import NEEDED, WRITERS
 
 from wingbar import changed, run
 from wingbar.config.configfile import read_config
@@ -64,6 +66,7 @@ from wingbar.use.exact import nearest
 from wingbar.use.formats import open_embeddings, write_embeddings
 from wingbar.use.rows import PartShelf
 
+PUBLISHED = sorted(NEEDED.keys() - {"cifar100"})  # data sets with lists; those of CIFAR-100 have a checksum
 ENCODER = "timm/test_resnet"
 SMALL = {
     **{"data.size": 32, "data.stored": 32, "data.batch": 4, "data.images": 8, "encoder.name": ENCODER},
@@ -97,6 +100,8 @@ def lay_out(home: Path) -> None:
     for ending in ("npz", "map", "parquet"):
         about = IndexAbout(Maker("resnet18"), 6, "fp16", map="pca")
         write_embeddings(home / f"photos.{ending}", Embeddings(about, rows, vectors, extras))
+    for name in PUBLISHED:
+        WRITERS[name](home / name)
     linear = Linear(torch.randn(6, 2).double(), torch.zeros(2).double())
     head = ClassHead(("a", "b"), linear, torch.zeros(6).double(), torch.eye(2, 6).double(), 0.1, "x")
     save_head(head, home / "head", {})
@@ -196,6 +201,11 @@ def lists(home: Path) -> None:
     read_labels(str(home / "list.csv"))
 
 
+def published(name: str, home: Path) -> None:
+    for split in ("train", "test"):
+        read(name, home / name, split)
+
+
 def search(ending: str) -> Callable[[Path], None]:
     def look(home: Path) -> None:
         file = open_embeddings(home / f"photos.{ending}")
@@ -239,6 +249,7 @@ TARGETS: dict[str, Callable[[Path], object]] = {
     "cache/*/aspect.f32": from_cache,
     "cache/*/images.u8": from_cache,
     "cache/hashes/*": from_cache,
+    **{f"{name}/{NEEDED[name]}": partial(published, name) for name in PUBLISHED},
 }
 
 

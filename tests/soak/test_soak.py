@@ -1,10 +1,13 @@
-"""A few attempts of the soaks that need no process of their own; for more, see the scripts beside this one.
+"""A minute of the soaks: some attempts of those that need no process of their own, and the others for some seconds.
 
-Kills and processes that share a file are tested one by one in test_resume, test_cache, test_embed and test_reproduce.
+Kills and processes that share a file are also tested one by one in test_resume, test_cache, test_embed, test_reproduce.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +25,21 @@ from writes import Writes
 def test_damage_is_a_right_answer_or_a_sentence(soak, attempts, tmp_path):
     tally = endure(soak(tmp_path), seconds=60, seed=0, most=attempts)
     assert not tally.findings and tally.ends.total() > 1
+
+
+@pytest.mark.parametrize("script", ["kill", "ranks", "together"])
+def test_processes_that_are_killed_or_meet_lose_nothing(script, tmp_path):
+    """As it is typed; the first attempt is always made."""
+    words = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), "--seconds=10", f"--keep={tmp_path}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["attempts"] >= 1 and not told["findings"]
+
+
+def environment() -> dict[str, str]:
+    """Without this test run's own cache."""
+    return {name: value for name, value in os.environ.items() if name != "WINGBAR_CACHE"}
 
 
 def test_a_finding_is_counted_told_and_kept(tmp_path):

@@ -149,7 +149,7 @@ def test_the_page_shows_the_script(capsys, monkeypatch, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
     shown = page.split("```bash\n")[1].split("```")[0]
     (line,) = (line for line in page.splitlines() if line.startswith("wingbar submit --nodes"))
-    monkeypatch.setattr(command, "WINGBAR", ("/home/ada/.venv/bin/python", "-m", "wingbar"))
+    monkeypatch.setattr(command, "WINGBAR", ("/home/ada/.venv/bin/python", "-P", "-m", "wingbar"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     main(["submit", "--dry-run", *shlex.split(line)[2:]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from warnings import catch_warnings
 
 import numpy as np
 import torch
@@ -16,10 +17,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from wingbar.data.finding import arrange, exists, locate, spelt
-from wingbar.data.listing import Listing, allot, draw, integers, matlab, need, rows, table
+from wingbar.data.listing import Listing, allot, draw, integers, need, rows, table
+from wingbar.data.matlab import read_matlab
 from wingbar.data.own import split_folders
 from wingbar.data.walking import find_images
 from wingbar.errors import known
+
+MOST_CLASSES = 1_000_000  # each takes memory, and a damaged label may have any number
 
 
 def cub200(root: Path, split: str) -> Listing:
@@ -42,12 +46,13 @@ def cub200(root: Path, split: str) -> Listing:
 
 def _per_image(path: Path, ids: Tensor) -> Float[Tensor, "n lines columns"]:
     """A file of numbers, grouped by the image id in its first column, which is left out."""
-    numbers = np.loadtxt(need(path), dtype=np.float32, ndmin=2)  # ids are small enough to be exact
+    with catch_warnings(action="ignore"):  # of a file without a number
+        numbers = np.loadtxt(need(path), dtype=np.float32, ndmin=2)  # ids are small enough to be exact
     numbers = numbers[np.lexsort((numbers[:, 1], numbers[:, 0]))]  # by image, then by part
-    grouped = torch.from_numpy(numbers).reshape(len(ids), -1, numbers.shape[1])
-    if not (grouped[..., 0] == ids[:, None]).all():
+    lines = len(numbers) // max(1, len(ids))
+    if not np.array_equal(numbers[:, 0], np.repeat(ids.numpy(), lines)):
         raise ValueError(f"{path.name} and images.txt name different images")
-    return grouped[..., 1:]
+    return torch.from_numpy(numbers).reshape(len(ids), lines, -1)[..., 1:]
 
 
 def _spoken(name: str) -> str:
@@ -57,7 +62,7 @@ def _spoken(name: str) -> str:
 def cars(root: Path, split: str) -> Listing:
     """Stanford Cars: as first published, as published again in car_ims/, or in class folders in train/ and test/."""
     if exists(root, "cars_annos.mat") and not exists(root, "cars_train_annos.mat"):
-        both = matlab(locate(root, "cars_annos.mat"))
+        both = read_matlab(locate(root, "cars_annos.mat"))
         classes, lines, images = both["class_names"], np.atleast_1d(both["annotations"]), locate(root, "car_ims")
         lines = lines[integers(lines["test"]).numpy() == (split == "test")]
         names = [Path(name).name for name in lines["relative_im_path"]]
@@ -65,8 +70,8 @@ def cars(root: Path, split: str) -> Listing:
         return split_folders(found, split)
     else:
         file = "cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat"
-        lines = np.atleast_1d(matlab(locate(root, file))["annotations"])
-        classes, names = matlab(locate(root, "cars_meta.mat"))["class_names"], lines["fname"].tolist()
+        lines = np.atleast_1d(read_matlab(locate(root, file))["annotations"])
+        classes, names = read_matlab(locate(root, "cars_meta.mat"))["class_names"], lines["fname"].tolist()
         images = locate(root, f"cars_{split}/cars_{split}", f"cars_{split}")  # Kaggle's copy has the folder twice
     listed = tuple(f"{images.name}/{name}" for name in names)
     return Listing(images.parent, listed, integers(lines["class"]).sub(1), tuple(map(str, np.atleast_1d(classes))))
@@ -158,7 +163,7 @@ def imagenet100(root: Path, split: str) -> Listing:
 
 def flowers102(root: Path, split: str) -> Listing:
     """Oxford-102 Flowers; train is the official train and val joined."""
-    sets, labels = (matlab(locate(root, f"{name}.mat")) for name in ("setid", "imagelabels"))
+    sets, labels = (read_matlab(locate(root, f"{name}.mat")) for name in ("setid", "imagelabels"))
     ids = np.hstack([sets[key] for key in (("trnid", "valid") if split == "train" else ("tstid",))])
     from torchvision.datasets import Flowers102
 
@@ -180,7 +185,7 @@ def pets(root: Path, split: str) -> Listing:
 
 def dogs(root: Path, split: str) -> Listing:
     """Stanford Dogs."""
-    lists, images = matlab(locate(root, f"{split}_list.mat")), locate(root, "images/Images", "Images")
+    lists, images = read_matlab(locate(root, f"{split}_list.mat")), locate(root, "images/Images", "Images")
     names = [str(name) for name in np.atleast_1d(lists["file_list"])]
     labels = [int(label) - 1 for label in np.atleast_1d(lists["labels"])]
     breeds = [_spoken(name.split("/")[0].split("-", 1)[-1]) for name in names]  # n02085620-Chihuahua/…
@@ -190,8 +195,10 @@ def dogs(root: Path, split: str) -> Listing:
 
 def _by_label(labels: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
     """Class names in label order, from the name that each image goes by."""
-    found = dict(zip(labels, names, strict=True))
-    return tuple(found.get(label, f"class {label + 1}") for label in range(max(labels, default=-1) + 1))
+    found, last = dict(zip(labels, names, strict=True)), max(labels, default=-1)
+    if last >= MOST_CLASSES:
+        raise ValueError(f"a label is {last + 1:,}, and no data set has so many classes")
+    return tuple(found.get(label, f"class {label + 1}") for label in range(last + 1))
 
 
 # --- GTSRB, the German traffic signs: from the official archives, torchvision's folder, or Kaggle's copy -------------

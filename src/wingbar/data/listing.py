@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import importlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,20 +160,6 @@ def table(path: Path, *needed: str, delimiter: str = ",") -> list[dict[str, str]
         if missing := [name for name in needed if name not in names]:
             raise UserError(f"{path} has the columns {', '.join(names) or '(none)'}; it needs {' and '.join(missing)}")
         return [{name.strip(): value.strip() for name, value in line.items() if name} for line in reader]
-
-
-def matlab(path: Path) -> dict[str, Any]:
-    """The variables of a .mat file."""
-    try:
-        scipy_io = importlib.import_module("scipy.io")
-    except ImportError as error:
-        raise UserError(f"reading {need(path)} needs scipy, which is not installed; run: pip install scipy") from error
-    try:
-        return dict(scipy_io.loadmat(need(path), squeeze_me=True))
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # a damaged file makes scipy raise anything at all
-        raise ValueError(f"{path.name} is no MATLAB file: {error}") from error
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

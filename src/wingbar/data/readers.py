@@ -208,7 +208,7 @@ def _one_sentence(dataset: Dataset, root: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         there = f"; {root} has {overview(root)}: class folders are read by --data.name folder, images alone by flat"
         raise UserError(f"{error.filename} is missing; {fetch}{there * root.is_dir()}") from error
-    except (OSError, ValueError, LookupError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, OverflowError, csv.Error) as error:
         raise UserError(f"{root} cannot be read as {dataset.title} ({error}); {fetch}") from error
 
 

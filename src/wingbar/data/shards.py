@@ -16,7 +16,17 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
 
 from wingbar.data.archive import Read, Shard, read_archive
 from wingbar.data.finding import role_of
@@ -213,8 +223,18 @@ def _get(url: str, start: int, size: int) -> tuple[bytes, Mapping[str, str]]:
     raise AssertionError
 
 
+@cache
+def _web() -> OpenerDirector:
+    """HTTP and HTTPS only, wherever an answer sends us."""
+    opener = OpenerDirector()
+    answers = (HTTPRedirectHandler, HTTPErrorProcessor, HTTPDefaultErrorHandler, UnknownHandler)
+    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, *answers):
+        opener.add_handler(handler())
+    return opener
+
+
 def _answer(asked: Request, start: int, size: int) -> tuple[bytes, Mapping[str, str]]:
-    with urlopen(asked, timeout=TIMEOUT) as answer:
+    with _web().open(asked, timeout=TIMEOUT) as answer:
         if answer.status != 206:
             raise ValueError("the server does not send parts of files; use one that does, or copy them")
         content = answer.read(size)

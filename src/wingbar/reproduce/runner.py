@@ -68,6 +68,7 @@ def _own(device: str, processes: int) -> dict[str, str]:
 def _environment(own: Mapping[str, str]) -> Iterator[None]:
     """Inside, a process is started with these, and deaf to Ctrl-C, which the parent passes on."""
     before, heard = dict(os.environ), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own = {"PYTHONSAFEPATH": "1", **own}  # or `python -c` would look for modules in the current folder first
     os.environ.update(own)
     try:
         yield

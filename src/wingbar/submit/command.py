@@ -22,7 +22,7 @@ from wingbar.train.runfolder import checked
 
 FLAGS = {"--dry-run", "--no-dry-run", "-h", "--help"}  # options without a value
 TIME = r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}"
-WINGBAR = (sys.executable, "-m", "wingbar")
+WINGBAR = (sys.executable, "-P", "-m", "wingbar")  # -P: no code from the folder where it is started
 
 
 def submit(arguments: Sequence[str]) -> None:

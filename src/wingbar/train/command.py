@@ -55,7 +55,9 @@ def asked_training(arguments: Sequence[str]) -> tuple[Config, str]:
     if file and given:
         raise UserError(f"recipe {recipe} and {file} are whole sets of settings each; say one of them")
     if file:
-        recipe, default, about = recipe_of(file.parent), read_config(file), f"Train with the settings in {file}"
+        said = {"run.overwrite": False, "run.resume": False}  # what becomes of a folder only its owner says
+        recipe, default = recipe_of(file.parent), changed(read_config(file), said)
+        about = f"Train with the settings in {file}"
     return parse_settings(rest, default, about=f"{about}\n\n{FROM_FILE}"), recipe
 
 

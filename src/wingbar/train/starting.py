@@ -29,7 +29,7 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     here = devices // nodes
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // here)))
     try:
-        launch(("-m", "wingbar", *arguments), here=here, meeting=_at_the_first_node(nodes) if nodes > 1 else {})
+        launch("wingbar", *arguments, here=here, meeting=_at_the_first_node(nodes) if nodes > 1 else {})
     except ChildFailedError as error:
         sys.exit(_code(error))
     except SignalException as stop:
@@ -37,11 +37,11 @@ def start(devices: int, arguments: Sequence[str]) -> NoReturn:
     sys.exit(0)
 
 
-def launch(words: Sequence[str], *, here: int, meeting: Mapping[str, Any] | None = None) -> None:
-    """Python with these words in as many processes here, which meet on this machine if not told where."""
+def launch(module: str, *words: str, here: int, meeting: Mapping[str, Any] | None = None) -> None:
+    """A module with these words in as many processes here, which meet on this machine if not told where."""
     alone = {"min_nodes": 1, "max_nodes": 1, "run_id": uuid4().hex, "rdzv_endpoint": "localhost:0"}
     settings = LaunchConfig(nproc_per_node=here, rdzv_backend="c10d", max_restarts=0, **{**alone, **(meeting or {})})
-    elastic_launch(settings, sys.executable)(*words)
+    elastic_launch(settings, sys.executable)("-P", "-m", module, *words)  # -P: no code of the current folder
 
 
 def _at_the_first_node(nodes: int) -> dict[str, Any]:

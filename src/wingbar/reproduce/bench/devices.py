@@ -103,7 +103,7 @@ def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "asked.json"
         write_text(file, json.dumps(wanted))
-        launch(("-m", "wingbar.reproduce.bench.devices", str(file)), here=config.run.devices)
+        launch("wingbar.reproduce.bench.devices", str(file), here=config.run.devices)
         return Ranked(**json.loads(_answer(file).read_text(encoding="utf-8")))
 
 

@@ -6,14 +6,17 @@ import dataclasses
 import doctest
 import json
 import math
+from typing import get_type_hints
 
 import pytest
 
 from wingbar.config import sections as config_module
 from wingbar.config.configfile import from_json, to_json
 from wingbar.config.recipes import RECIPES
+from wingbar.config.sections import DataSettings
 from wingbar.config.settings import Config, changed, fitting, named
 from wingbar.errors import UserError
+from wingbar.evaluate.options import Data
 from wingbar.methods import METHODS
 
 EXTREMES = [
@@ -167,3 +170,9 @@ def test_an_old_base_alone_leaves_out_what_it_did_not_use():
     assert alone.wrappers == () and alone.method.settings.denominator == "without_positive"
     other = {**OLD, "method": {"name": "simsiam", "dim": 64, "hidden": 16, "queue": 64}}
     assert from_json(json.dumps(other)).method.settings == METHODS["simsiam"].settings(dim=64, hidden=16)
+
+
+def test_evaluation_speaks_of_data_as_training_does():
+    known = get_type_hints(DataSettings)
+    for name, kind in get_type_hints(Data).items():
+        assert kind in (known[name], known[name] | None), name

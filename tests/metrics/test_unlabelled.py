@@ -46,7 +46,18 @@ def test_the_verdict_quotes_the_record(verdict):
     assert (len(above), sum(above)) == (unlabelled.ABOVE, unlabelled.BETTER)
     row = next(row for row in verdict.alarms(everyone).splitlines() if row.startswith("| neighbours_kept"))
     assert f"| setting | {unlabelled.ALARMS} | {unlabelled.FALSE} |" in row
+
+
+def test_of_another_trunk_the_verdict_says_nothing_as_it_would_have_been_wrong(verdict):
+    lines = read_lines(RESULTS / "trial-search.jsonl")
+    low = [one for one in verdict.of_trial(lines) if one.values["neighbours_kept"] < unlabelled.KEPT]
+    assert len(low) == unlabelled.SMALL and all(one.gain > 0 for one in low)
+
+
+def test_only_few_kept_neighbours_of_many_images_of_a_known_trunk_are_a_verdict():
     initial = drawn(unlabelled.LEAST, 4)
-    assert keep_or_not(drawn(unlabelled.LEAST, 4, seed=1), initial).startswith("Keep the initialisation")
-    assert "cannot be said" in keep_or_not(initial + 0.01, initial)
-    assert keep_or_not(initial[:-1], initial[:-1]) == ""
+    other = drawn(unlabelled.LEAST, 4, seed=1)
+    assert keep_or_not(other, initial, trunk="torchvision/resnet50").startswith("Keep the initialisation")
+    assert keep_or_not(initial + 0.01, initial, trunk="timm/resnet50").startswith("Whether training has paid cannot")
+    assert "nothing is known of timm/resnet18" in keep_or_not(other, initial, trunk="timm/resnet18")
+    assert keep_or_not(initial[:-1], initial[:-1], trunk="torchvision/resnet50") == ""

@@ -37,7 +37,7 @@ def doctor(subject: Subject, asked: Evaluate) -> ProtocolResult:
     rows = torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[: _enough(subject)]
     features, begun = subject.features(subject.train), _begun(subject, rows) if folder else None
     found = diagnose(features, record=record, begun=None if begun is None else begun[:FEW])
-    keep = "" if begun is None else keep_or_not(features.cpu()[rows], begun.cpu())
+    keep = "" if begun is None else keep_or_not(features.cpu()[rows], begun.cpu(), trunk=subject.embedder.encoder.name)
     words = (f"doctor: {found.verdict}", *found.sentences, *filter(None, [keep]))
     return ProtocolResult({}, readings=found.values, words=words)
 

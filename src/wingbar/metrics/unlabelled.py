@@ -13,10 +13,12 @@ from wingbar.metrics.similarity import nearest
 NEIGHBOURS = 20
 
 # The record of 2026-11-18: 356 trained encoders, ResNet-50 from ImageNet's weights, CUB, pets and aircraft.
+TRUNK = "resnet50"
 KEPT = 0.42  # share of neighbours below which none was better than what it began with
 ALARMS, FALSE = 55, 2  # said where the limit came from other settings alone; of these, wrong
 ABOVE, BETTER = 305, 181  # encoders that kept as many; of these, better
 LEAST = 600  # images: on record are 665 to 5,994, and among few, neighbours are kept by chance
+SMALL = 15  # of another trunk that kept fewer, the trial's, on 2026-11-19: all were better
 
 
 def shared_neighbours(one: Float[Tensor, "n dim"], other: Float[Tensor, "n width"], *, k: int = NEIGHBOURS) -> float:
@@ -32,11 +34,18 @@ def shared_neighbours(one: Float[Tensor, "n dim"], other: Float[Tensor, "n width
     return (near[:, :, None] == again[:, None]).any(dim=2).double().mean().item()
 
 
-def keep_or_not(features: Float[Tensor, "n dim"], initial: Float[Tensor, "n begun"]) -> str:
+def keep_or_not(features: Float[Tensor, "n dim"], initial: Float[Tensor, "n begun"], *, trunk: str) -> str:
     """What can be said, without labels, of training against what it began with; nothing of fewer than 600 images."""
     if len(features) < LEAST:
         return ""
     kept = shared_neighbours(features, initial)
+    if trunk.rpartition("/")[2] != TRUNK:
+        return (
+            f"Whether training has paid cannot be said without labels: it left {kept:.0%} of each image's {NEIGHBOURS} "
+            f"nearest as they were. Of ResNet-50s on record none with less than {KEPT:.0%} was better than its "
+            f"initialisation, but of small networks all {SMALL} were, so that nothing is known of {trunk}. "
+            "With some labels, wingbar report scores both."
+        )
     if kept < KEPT:
         return (
             f"Keep the initialisation: training left {kept:.0%} of each image's {NEIGHBOURS} nearest as they were; "

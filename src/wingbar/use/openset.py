@@ -28,6 +28,7 @@ from wingbar.errors import UserError
 from wingbar.evaluate.doctor.evidence import prove
 from wingbar.evaluate.doctor.pairs import Subjects, find_pairs
 from wingbar.evaluate.doctor.report import ListedImage, Settings
+from wingbar.metrics.features import embed_images
 from wingbar.models.embedder import Embedder
 
 CHUNK = 512  # files whose features are kept together: what is lost at most when somebody ends us
@@ -87,23 +88,20 @@ def look(
         yield LookedAt(F.normalize(both[:, :-BITS]), both[:, -BITS:])
 
 
-@torch.no_grad()
 def _embedded(paths: Sequence[Path], embedder: Embedder, batch: int, workers: int) -> Float[Tensor, "n columns"]:
     """Features and signs side by side; rows of what cannot be read are NaN."""
     device, rows = next(embedder.parameters()).device, torch.full((len(paths), _width(embedder) + BITS), torch.nan)
-    for start in range(0, len(paths), batch):
-        some = paths[start : start + batch]
-        store = decode(some, side=round(RESIZE * embedder.size), workers=workers)
-        broken = {bad.path for bad in store.broken}
-        places = [start + place for place, path in enumerate(some) if path not in broken]
-        if places:
-            images = store.images[torch.arange(len(places))]
-            features = embedder(centre(images.to(device), store.aspect.to(device), size=embedder.size)).float().cpu()
-            signs = perceptual_hash(_thumbnails(images)).flatten(1) * 2.0 - 1
-            rows[places] = torch.cat([features, signs], dim=1)
+    store = decode(paths, side=round(RESIZE * embedder.size), workers=workers)
+    broken = {bad.path for bad in store.broken}
+    if places := [place for place, path in enumerate(paths) if path not in broken]:
+        features = embed_images(embedder, store, partial(centre, size=embedder.size), device=device, batch=batch)
+        parts = torch.split(torch.arange(len(places)), batch)
+        signs = torch.cat([perceptual_hash(_thumbnails(store.images[some])) for some in parts]).flatten(1) * 2.0 - 1
+        rows[places] = torch.cat([features, signs], dim=1)
     return rows
 
 
+@torch.no_grad()
 def _width(embedder: Embedder) -> int:
     """Of its features."""
     blank = torch.zeros(1, 3, embedder.size, embedder.size, device=next(embedder.parameters()).device)

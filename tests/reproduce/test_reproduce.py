@@ -128,7 +128,8 @@ def test_each_process_has_its_own_device_or_its_share_of_cores(device, set_befor
     try:
         assert runner._own(device, 4) == own
         with runner._environment(own):
-            assert dict(os.environ) == before | own and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            started = before | {"PYTHONSAFEPATH": "1"} | own  # no code of the current folder is run
+            assert dict(os.environ) == started and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         assert dict(os.environ) == before and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, heard)  # ignored where the tests run in the background

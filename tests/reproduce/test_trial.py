@@ -8,7 +8,7 @@ from PIL import Image
 
 from wingbar.errors import Interrupted, UserError
 from wingbar.reproduce.story import tell_story
-from wingbar.reproduce.trial import Try
+from wingbar.reproduce.trial import RUNS, Try, config_of
 from wingbar.train import course
 
 SMALL = {"epochs": 1, "images": 64, "classes": 2}
@@ -46,6 +46,14 @@ def test_interrupted_story_goes_on_and_ends_the_same(whole, tmp_path, monkeypatc
     monkeypatch.undo()
     assert tell_story(Try(out=tmp_path / "cut", **SMALL))["scores"] == whole[1]["scores"]
     assert capsys.readouterr().out.replace("\n", "").endswith("report.html")
+
+
+def test_a_shorter_story_warms_up_for_the_same_share_of_it():
+    for recipe in RUNS:
+        usual, short = config_of(Try(), recipe), config_of(Try(epochs=1), recipe)
+        assert short.run.epochs == 1
+        assert (short.optim.warmup or 0) == pytest.approx((usual.optim.warmup or 0) / usual.run.epochs)
+    assert config_of(Try(epochs=1), "coarse-moco").optim.warmup == pytest.approx(1 / 24)
 
 
 @pytest.mark.parametrize("name", ["results.json", "coarse-moco/thesis.txt", "try-moco/thesis.txt", "notes.txt"])

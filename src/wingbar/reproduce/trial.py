@@ -71,8 +71,9 @@ def config_of(story: Try, recipe: str) -> Config:
         "run.device": story.device,
         "run.tensorboard": False,
     }
-    if story.epochs is not None:
-        settings["run.epochs"] = story.epochs
     config = changed(recipe_named(recipe), settings)
+    if story.epochs is not None:  # a shorter training warms up for a shorter while
+        warmup = (config.optim.warmup or 0.0) * story.epochs / config.run.epochs
+        config = changed(config, {"run.epochs": story.epochs, "optim.warmup": warmup})
     check_limits(config)
     return config

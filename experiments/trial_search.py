@@ -18,7 +18,7 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -113,6 +113,14 @@ class Sought:
     """Print the table of the record and train nothing."""
 
 
+class Way(NamedTuple):
+    """How trainings of a search are made, and what is kept of them."""
+
+    settings: Callable[[str, int], dict[str, Any]]  # of a recipe's setting with that number
+    shares: tuple[float, ...] = SHARES
+    measured: bool = True  # without labels, too
+
+
 class Trial(NamedTuple):
     """One training."""
 
@@ -200,17 +208,20 @@ def chosen(recipe: str, number: int) -> dict[str, Any]:
     return asked | {f"featurepairs.{name}": noise * getattr(usual, name) for name in ("eps_g", "eps_var")}
 
 
+OWN_WAY = Way(chosen)
+
+
 # --- many trainings at once ------------------------------------------------------------------------------------------
 
 
-def train_all(sought: Sought, trials: Sequence[Trial], folder: Path, until: float) -> None:
+def train_all(sought: Sought, trials: Sequence[Trial], folder: Path, until: float, way: Way = OWN_WAY) -> None:
     """What the record lacks, in as many processes as asked for."""
     lines = read_lines(sought.out)
     todo = [trial for trial in trials if not is_done(lines, identity(trial))]
     with ProcessPoolExecutor(sought.workers, mp_context=get_context("spawn"), initializer=alone) as pool:
         stores = {(trial.draw, trial.set, split): trial for trial in todo for split in ("train", "test")}
-        list(pool.map(partial(draw_store, folder), stores.values(), [split for *_, split in stores]))
-        futures = [pool.submit(run, folder, trial, until) for trial in todo]
+        list(pool.map(partial(draw_store, folder, way), stores.values(), [split for *_, split in stores]))
+        futures = [pool.submit(run, folder, way, trial, until) for trial in todo]
         for done, line in enumerate(finished(futures), start=1):
             append(sought.out, [line], durable=True)
             words = [line[name] for name in ("recipe", "number", "draw", "seed")]
@@ -237,11 +248,11 @@ def identity(trial: Trial) -> Line:
     return json.loads(json.dumps(trial._asdict()))
 
 
-def config_of(trial: Trial) -> Config:
+def config_of(trial: Trial, way: Way = OWN_WAY) -> Config:
     """What is trained. The recipes are what the search has found, so nothing it varied is left to them."""
     common = {"data.draw": trial.draw, "run.seed": trial.seed, "run.device": "cpu", "run.compile": "off"}
-    settings = UNLESS_CHOSEN | chosen(trial.recipe, trial.number) | common | parsed(trial.set)
-    config = changed(recipe_named(trial.recipe), settings)
+    values = UNLESS_CHOSEN | way.settings(trial.recipe, trial.number) | common | parsed(trial.set)
+    config = changed(recipe_named(trial.recipe), values)
     check_limits(config)
     return config
 
@@ -251,10 +262,10 @@ def stored(folder: Path, trial: Trial, split: str) -> Path:
     return folder / f"{trial.draw}-{split}.pt"
 
 
-def draw_store(folder: Path, trial: Trial, split: Literal["train", "test"]) -> None:
+def draw_store(folder: Path, way: Way, trial: Trial, split: Literal["train", "test"]) -> None:
     """Draw once, for all processes."""
     if not stored(folder, trial, split).exists():
-        config = config_of(trial)
+        config = config_of(trial, way)
         store = load(find_source(config, split), side=config.data.stored)
         torch.save((store.images, store.labels), stored(folder, trial, split))
 
@@ -269,25 +280,26 @@ def read_store(path: Path) -> Store:
 # --- one training ----------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, trial: Trial, until: float) -> Line | None:
+def run(folder: Path, way: Way, trial: Trial, until: float) -> Line | None:
     """Build, train, score what may be kept, and what says something of it without labels; nothing once time is over."""
     if time.time() > until:
         return None
-    began, spent, config = time.monotonic(), time.process_time(), config_of(trial)
+    began, spent, config = time.monotonic(), time.process_time(), config_of(trial, way)
     train, test = (read_store(stored(folder, trial, split)) for split in ("train", "test"))
     steps = config.run.epochs * (len(train.images) // config.data.batch)
     method = build_method(config, steps=steps, images=len(train.images))
-    (stage,) = build_stages(config, method, train, torch.device("cpu"))
+    stages = build_stages(config, method, train, torch.device("cpu"))
     first = copy.deepcopy(method.encoder)
-    begun, views = features(config, first, train), stage.batches.views
+    begun, views = features(config, first, train), stages[-1].batches.views
     ends = {}
-    for share in SHARES if follow(config, stage) else SHARES[:1]:
+    for share in way.shares if all(follow(config, stage) for stage in stages) else way.shares[:1]:
         encoder = between(first, method.encoder, share=share)
         seen, unseen = (features(config, encoder, store) for store in (train, test))
-        without_labels = candidates(*two_views(encoder, views, train, nullcontext), seen, begun)
-        ends[str(share)] = scores(seen, train.labels, unseen, test.labels) | without_labels
+        ends[str(share)] = scores(seen, train.labels, unseen, test.labels)
+        if way.measured:
+            ends[str(share)] |= candidates(*two_views(encoder, views, train, nullcontext), seen, begun)
     seconds = {"seconds": round(time.monotonic() - began, 1), "cpu": round(time.process_time() - spent, 1)}
-    return {**identity(trial), "settings": chosen(trial.recipe, trial.number), "ends": ends, **seconds}
+    return {**identity(trial), "settings": way.settings(trial.recipe, trial.number), "ends": ends, **seconds}
 
 
 def scores(seen: Tensor, labels: Tensor, unseen: Tensor, truth: Tensor) -> dict[str, float]:

@@ -204,7 +204,9 @@ def run(config: Config, maps: Maps) -> Line:
     method.to(memory_format=torch.channels_last)
     first: Any = copy.deepcopy(method.encoder)
     asked = config.optimised
-    schedule = optim.Schedule(steps, per_epoch, how=asked.schedule or "epoch", warmup=asked.warmup or 0.0)
+    schedule = optim.Schedule(
+        steps=steps, per_epoch=per_epoch, how=asked.schedule or "epoch", warmup=asked.warmup or 0.0
+    )
     autocast = choose_autocast(config.run.precision, torch.device("cpu"))
     method.train()
     optimizers = build_optimizers(config, method)

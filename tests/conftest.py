@@ -1,7 +1,6 @@
 """One thread per test process, shapes checked at run time, no network, no cache but one of our own."""
 
 import importlib
-import importlib.util
 import os
 import re
 import resource
@@ -127,13 +126,8 @@ def no_room():
 
 @pytest.fixture(scope="session")
 def experiment():
-    """A script of `experiments` as a module, by its name."""
-
-    def load(name):
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "experiments" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    """A script of `experiments` as a module, by its name; they import each other."""
+    folder = str(Path(__file__).parents[1] / "experiments")
+    sys.path.append(folder)
+    yield importlib.import_module
+    sys.path.remove(folder)

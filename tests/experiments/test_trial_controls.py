@@ -11,8 +11,6 @@ from wingbar.config.settings import named
 
 @pytest.fixture(scope="module")
 def controls(experiment):
-    for name in ("stability", "search", "trial_search"):  # it imports them
-        experiment(name)
     return experiment("trial_controls")
 
 

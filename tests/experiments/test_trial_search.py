@@ -10,8 +10,6 @@ from wingbar.config.settings import named
 
 @pytest.fixture(scope="module")
 def search(experiment):
-    for name in ("stability", "search"):  # it imports them
-        experiment(name)
     return experiment("trial_search")
 
 

@@ -104,6 +104,18 @@ def test_without_noise_the_plain_image_is_a_third_view_of_moco():
     assert_close(method(batch).losses["base"], method.base(batch).losses["base"])
 
 
+@pytest.mark.parametrize(("eps_g", "passes"), [(0.1, 4), (0.0, 3)])
+def test_silent_gradcam_costs_no_pass(eps_g, passes):
+    settings = {"featurepairs.eps_g": eps_g, "featurepairs.eps_var": 0.0}
+    method, batch, seen = built(**settings), batch_of(), []
+    for encoder in (method.encoder, method.base.teacher_encoder.module):
+        encoder.register_forward_hook(lambda *made: seen.append(1))
+    method(batch)
+    assert len(seen) == passes  # two views, the plain image, Grad-CAM's second view
+    (pairs,) = changed(Config(), {"wrappers": ["featurepairs"], **settings}).wrappers
+    assert pairs.entry.passes(pairs.settings) == passes  # of these the plain image's is worth three
+
+
 def test_simsiam_predicts_its_target_from_the_perturbed_feature():
     method, batch = built("simsiam"), batch_of()
     with torch.no_grad():

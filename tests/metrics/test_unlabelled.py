@@ -17,7 +17,6 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.fixture(scope="module")
 def verdict(experiment):
-    experiment("stability")  # it takes its words from there
     return experiment("verdict")
 
 

@@ -69,7 +69,7 @@ ENTRY = Entry(
     settings=FeaturePairSettings,
     wraps=True,
     looks_at_images=True,
-    passes=lambda settings: 4 if "gradcam" in settings.criteria else 3,  # the plain image; Grad-CAM's second view
+    passes=lambda settings: 4 if "gradcam" in settings.criteria and settings.eps_g else 3,  # Grad-CAM's second view
     limits={
         **{name: (0, inf) for name in ("nu", "eps_g", "eps_var", "kappa", "length")},
         **{"bank": (1, inf), "temperature": (TINY, inf)},

@@ -124,7 +124,7 @@ def _passes(settings: PairSettings) -> float:
     """Rebuilding: an encoder pass with gradient and a light decoder's; pairs: two more of each, and Grad-CAM's."""
     if not settings.nu:
         return 6
-    return 10 if "gradcam" in settings.criteria else 9
+    return 10 if "gradcam" in settings.criteria and settings.eps_g else 9
 
 
 ENTRY = Entry(

@@ -96,9 +96,9 @@ def judge(
     *,
     second: Callable[[Any, Tensor], Tensor] = student_view,
 ) -> list[Feature]:
-    """Each criterion's importance of every dimension for every image."""
+    """Each criterion's importance of every dimension for every image; one without noise leaves all alone, unasked."""
     probe = Probe(feature, base.project, lambda: second(base, base.probe(batch)))
-    return [criterion.importance(probe) for criterion in criteria]  # type: ignore[operator]
+    return [criterion.importance(probe) if criterion.eps else torch.ones_like(feature) for criterion in criteria]  # type: ignore[operator]
 
 
 def noise_facts(

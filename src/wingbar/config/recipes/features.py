@@ -20,7 +20,7 @@ def feature_pairs() -> Config:
 def third_view() -> Config:
     """A control of feature-pairs: the same without noise, so the plain image is a third view.
 
-    cost: as feature-pairs. expect: not measured on test images yet.
+    cost: as feature-pairs, less one of 8 passes. expect: not measured on test images yet.
     """
     return changed(feature_pairs(), {"featurepairs.eps_g": 0.0, "featurepairs.eps_var": 0.0})
 

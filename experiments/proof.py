@@ -41,7 +41,7 @@ from wingbar.metrics.retrieval import retrieve
 from wingbar.models.encoder import Encoder, draw_back, evaluation_mode
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.reproduce.results import read_values, write_values
-from wingbar.train.machine import choose_device
+from wingbar.train.machine import choose_device, forget_compiled
 from wingbar.train.stages import build_method, build_stages, plain_images
 
 START = "initialisation"
@@ -133,7 +133,7 @@ def config_of(claim: Claim, making: Making, reader: str, root: Path) -> Config:
         "data.name": reader,
         "encoder.weights": claim.weights,
         "run.seed": making.seed,
-        "run.compile": "off",  # a minute or two per process, and every training is a new network
+        "run.compile": "off",  # a minute or two of the first process: --set run.compile=auto pays for many trainings
         **parsed([*claim.set, *own]),
     }
     return changed(recipe, fitting(settings, recipe))
@@ -162,6 +162,7 @@ def made(config: Config, train: Split, *, share: float, trained: bool) -> Made:
     if not all(follow(config, stage) for stage in stages):
         print("a loss is NaN: what is scored is what is left of the encoder", flush=True)
     seconds = time.monotonic() - began
+    forget_compiled(method)  # features are read once: not worth compiling, and the next training is a new network
     cosine = cosine_similarity(*(_features(config, one, train) for one in (first, method.encoder))).mean().item()
     draw_back(method.encoder, first.state_dict(), share=share)
     return Made(method.encoder, seconds, cosine)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -71,6 +71,10 @@ class Step:
     """Of --memory."""
     distributed: bool = False
     """In place of that: what ranks cost, MoCo v2 by one process, by one that speaks to itself, and by two."""
+    compile: Annotated[Literal["auto", "off"], tyro.conf.arg(name="run.compile")] = "auto"
+    """Of --distributed: `auto` as a training does it, `off` all rows alike."""
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], tyro.conf.arg(name="run.precision")] = "auto"
+    """Of --distributed and --memory."""
     systems: bool = False
     """In place of that: the systems side by side, at MoCo v2's pace or not, what is no encoder's work told apart."""
     recipes: tuple[str, ...] = SYSTEMS

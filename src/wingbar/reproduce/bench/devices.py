@@ -91,8 +91,9 @@ def _row(name: str, one: Ranked, plain: Ranked | None) -> BenchRow:
 
 
 def _config(options: Step) -> Config:
-    """MoCo v2, uncompiled, as an encoder whose BatchNorm asks others is never compiled."""
-    return asked("moco", options, {"data.stored": options.size, "run.compile": "off", "run.wait_minutes": PATIENCE})
+    """MoCo v2; an encoder whose BatchNorm asks others is never compiled, the others are where that is asked for."""
+    how = {"run.compile": options.compile, "run.precision": options.precision}
+    return asked("moco", options, {"data.stored": options.size, "run.wait_minutes": PATIENCE, **how})
 
 
 def _started(config: Config, options: Step, *, meets: bool) -> Ranked:

@@ -39,7 +39,7 @@ def bench_memory(options: Step, *, tell: Callable[[str], None] = lambda title: N
 
 def _configs(options: Step) -> Iterator[tuple[str, Config]]:
     """Every method alone, and the paper's."""
-    plain = asked("moco", options, {"run.compile": "off"})
+    plain = asked("moco", options, {"run.compile": "off", "run.precision": options.precision})
     alone = [(name, ()) for name in METHODS.named(wraps=False)]
     for method, around in (*alone, ("moco", ("pairs",))):
         config = changed(plain, {"method.name": method, "wrappers": around})

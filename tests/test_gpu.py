@@ -35,7 +35,7 @@ DEVICE = torch.device("cuda")
 
 def losses_of(steps: int, **settings):
     """Loss terms of the first steps of a run at the paper's size, on smooth random images."""
-    full = {"encoder.weights": "random", "wrappers": ("pairs",), "run.epochs": 10, **settings}
+    full = {"encoder.weights": "random", "wrappers": ("pairs",), "run.epochs": 10, "run.compile": "on", **settings}
     config = changed(Config(), full | ({"pairs.decoder.epochs": 0} if "pairs" in full["wrappers"] else {}))
     noise = torch.randn(256, 3, 256, 256, generator=torch.Generator().manual_seed(0))
     smooth = torch.nn.functional.avg_pool2d(noise, 17, stride=1, padding=8) * 900 + 128

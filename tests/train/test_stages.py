@@ -12,8 +12,10 @@ from wingbar.config.sections import VIEW_NAMES
 from wingbar.config.settings import Config, changed, fitting
 from wingbar.data.store import Store
 from wingbar.data.views import VIEWS
+from wingbar.train import machine
 from wingbar.train.loop import train
-from wingbar.train.stages import build_method, build_optimizers, build_stages, build_views
+from wingbar.train.machine import PAYS, choose_compile, is_compiled
+from wingbar.train.stages import build_method, build_optimizers, build_stages, build_views, prepare, train_steps
 from wingbar.types import Probe
 
 CPU = torch.device("cpu")
@@ -89,6 +91,26 @@ def test_an_encoder_without_a_rate_stays_while_its_head_learns():
     moved = {name for name, value in method.named_parameters() if not torch.equal(value, before[name])}
     assert any(name.startswith("projector") for name in moved)
     assert not any(name.startswith("encoder") for name in moved)
+
+
+# --- compilation -----------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_is_too_short_to_gain_the_time_back_compiles_its_views_alone(monkeypatch):
+    """CUB's 5,994 images in batches of 128: 20 epochs are 920 steps, 100 are 4,600; where a method is alone, all."""
+    monkeypatch.setattr(machine, "choose_device", lambda name: torch.device("cuda"))
+    short, long = (config(run__epochs=epochs, data__batch=128) for epochs in (20, 100))
+    assert (train_steps(short, 5994), train_steps(long, 5994)) == (920, 4600)
+    assert [choose_compile(one, steps=train_steps(one, 5994)) for one in (short, long)] == ["views", "on"]
+    assert choose_compile(short) == choose_compile(short, steps=PAYS) == "on"
+    assert choose_compile(config(run__compile="off"), steps=10**6) == "off"
+    assert choose_compile(config(run__compile="on"), steps=1) == "on"
+
+
+@pytest.mark.parametrize("asked, compiled", [("auto", False), ("views", False), ("on", True), ("off", False)])
+def test_on_a_cpu_nothing_is_compiled_unless_asked_for(asked, compiled):
+    settings = config(run__compile=asked)
+    assert is_compiled(prepare(settings, build_method(settings), CPU, steps=10**6)) == compiled
 
 
 # --- pairs ---------------------------------------------------------------------------------------------------------

@@ -175,8 +175,9 @@ class Run:
     """auto: bf16 autocast on CUDA, fp16 with scaled losses on GPUs without bf16, fp32 on the CPU."""
     channels_last: bool = True
     """Memory layout of convolutions."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of encoder, teacher and decoder; auto: on CUDA. The first steps take 1 to 3 minutes then."""
+    compile: Literal["auto", "on", "views", "off"] = "auto"
+    """torch.compile of encoder, teacher and decoder, which takes 1 to 3 minutes, or of views alone; auto: on a GPU, all
+    from 3,000 steps on, views below."""
     accumulate: int = 1
     """Cut each batch into this many forward passes."""
     recompute: bool = False

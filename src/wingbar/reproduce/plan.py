@@ -22,10 +22,10 @@ from wingbar.reproduce.options import Reproduce, chosen_rows, roots
 from wingbar.reproduce.results import FAILED, Recorded, finished
 from wingbar.reproduce.tables import FROZEN, HALF_WHITE, TABLES
 from wingbar.terminal import note
-from wingbar.train.machine import choose_device, gpu_name, will_compile
+from wingbar.train.machine import choose_compile, choose_device, gpu_name
 from wingbar.train.record import training_lines
 from wingbar.train.shelf import first_settings
-from wingbar.train.stages import first_passes, step_passes
+from wingbar.train.stages import first_passes, step_passes, train_steps
 
 State = Literal["finished", "interrupted", "new", "impossible"]
 
@@ -155,7 +155,8 @@ def remaining_seconds(
 
 def _compilations(cell: Cell) -> int:
     """How many methods' worth of code is compiled: the base's, and that of what is around it."""
-    return len(cell.config.parts) * (is_trained(cell.row) and will_compile(cell.config))
+    steps = train_steps(cell.config, cell.splits.images)
+    return len(cell.config.parts) * (is_trained(cell.row) and choose_compile(cell.config, steps=steps) == "on")
 
 
 def _training_passes(cell: Cell) -> Number:

@@ -15,7 +15,7 @@ from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.distributed import Ranks
 from wingbar.train.fitting import train_stage
 from wingbar.train.loop import After
-from wingbar.train.machine import choose_autocast, choose_device, on_the_cpu, will_compile
+from wingbar.train.machine import choose_autocast, choose_device, is_compiled, on_the_cpu
 from wingbar.train.progress import Bar, forecasting
 from wingbar.train.record import Recorder
 from wingbar.train.saved import build_keeper, last_good_state, restore, spread
@@ -149,7 +149,7 @@ def _run_stage(course: Course, stage: Stage, later: Sequence[Stage], around: Aro
 
 
 def _bar(config: Config, stage: Stage, later: Sequence[Stage], *, start: int, quiet: bool) -> Bar:
-    first = "compiling: the first steps take 1 to 3 minutes" if will_compile(config) else ""
+    first = "compiling: the first steps take 1 to 3 minutes" if is_compiled(stage.method) else ""
     behind = sum(other.steps * other.passes for other in later) / stage.passes
     return Bar(stage.name, stage.steps, done=start, later=behind, note=first, quiet=quiet)
 

@@ -19,6 +19,8 @@ from wingbar.models.encoder import Encoder
 from wingbar.models.norms import WholeBatchNorm
 from wingbar.types import Network
 
+PAYS = 3_000  # steps from which on compiling takes less time than it saves: docs/performance.md
+
 
 def choose_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
@@ -86,10 +88,16 @@ def say_precision(config: Config, say: Callable[[str], None]) -> None:
         say(f"{torch.cuda.get_device_name(device)} has no bf16: fp16 with scaled losses (run.precision)")
 
 
-def will_compile(config: Config) -> bool:
-    """Whether encoder and decoder are compiled; by default on CUDA only, it does not pay on a CPU."""
-    on_cuda = choose_device(config.run.device).type == "cuda"
-    return config.run.compile == "on" or (config.run.compile == "auto" and on_cuda)
+def choose_compile(config: Config, *, steps: int | None = None) -> str:
+    """`auto` is `on` on CUDA where so many `steps` gain the time back that compiling takes, else `views`; off on CPUs.
+
+    By the steps of a whole training, so that one that goes on decides alike. None: as many as it takes.
+    """
+    if config.run.compile != "auto":
+        return config.run.compile
+    if choose_device(config.run.device).type != "cuda":
+        return "off"
+    return "on" if steps is None or steps >= PAYS else "views"
 
 
 def on_gpu_compiled(config: Config, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +118,11 @@ def compile_parts(method: Network) -> None:
         part.compile(dynamic=False, mode="reduce-overhead" if on_gpu else "default")
 
 
+def is_compiled(method: Network) -> bool:
+    """Whether a part of it is."""
+    return any(part._compiled_call_impl for part in _compilable(method))
+
+
 def release_parts(method: Network) -> None:
     """Uncompiled again: the results of a CUDA graph last only until its next call, which nobody expects of a module."""
     for part in _compilable(method):
@@ -118,7 +131,7 @@ def release_parts(method: Network) -> None:
 
 def forget_compiled(method: Network) -> None:
     """Uncompiled again, and the memory of CUDA graphs given back."""
-    if any(part._compiled_call_impl for part in _compilable(method)):
+    if is_compiled(method):
         release_parts(method)
         torch._dynamo.reset()
 

@@ -28,7 +28,7 @@ from wingbar.train.provenance import check_unreadable, make_folder
 from wingbar.train.runfolder import checked, continued, held
 from wingbar.train.saved import nothing_lost
 from wingbar.train.shelf import DecoderShelf
-from wingbar.train.stages import build_method, build_stages
+from wingbar.train.stages import build_method, build_stages, train_steps
 from wingbar.train.watch import CollapseAlarm, build_looks, find_test, first_look, last_look
 from wingbar.types import Encodes, Method
 
@@ -123,7 +123,7 @@ def _run(
 
 def _built(config: Config, ranks: Ranks, *, images: int) -> tuple[Method, Encodes]:
     """The method on the CPU, and its encoder as it begins."""
-    method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
+    method = build_method(config, steps=train_steps(config, images), images=images)
     begun = copy.deepcopy(method.encoder)
     if ranks.count > 1 and not ranks.local:
         normalise_together(method)

@@ -27,12 +27,12 @@ from wingbar.train import optim
 from wingbar.train.images import open_saliency
 from wingbar.train.loop import After, Forward, train
 from wingbar.train.machine import (
+    choose_compile,
     choose_device,
     choose_precision,
     compile_parts,
     on_gpu_compiled,
     uncompiled,
-    will_compile,
 )
 from wingbar.train.scaling import LossScale
 from wingbar.types import Method, Views
@@ -107,18 +107,23 @@ class Stage(NamedTuple):
         train(*parts, start=start, stop=stop, autocast=autocast, after=after, forward=forward)
 
 
-def prepare(config: Config, method: Method, device: torch.device) -> Method:
-    """The method on the device, in the memory layout and compiled as asked."""
+def train_steps(config: Config, images: int) -> int:
+    """Of a whole training on so many images."""
+    return config.run.epochs * (images // config.data.batch)
+
+
+def prepare(config: Config, method: Method, device: torch.device, *, steps: int | None = None) -> Method:
+    """The method on the device, in the memory layout and compiled as asked; `steps` as `choose_compile` wants them."""
     layout = torch.channels_last if config.run.channels_last else torch.contiguous_format
     method.to(device=device, memory_format=layout)
-    if will_compile(config):
+    if choose_compile(config, steps=steps) == "on":
         compile_parts(method)
     return method
 
 
 def build_stages(config: Config, method: Method, store: Store, device: torch.device) -> list[Stage]:
     """What wrappers want to be trained first, then training; on the device and compiled as asked."""
-    prepare(config, method, device)
+    prepare(config, method, device, steps=train_steps(config, len(store.images)))
     store = open_saliency(config, store, quiet=True)  # of a run it is open already, before the user's eyes
     placed = place(store, device, placement=config.data.placement, workers=config.data.workers)
     return [*_preparations(config, method, placed), _training(config, method, placed, device)]

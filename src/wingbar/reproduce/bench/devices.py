@@ -27,7 +27,7 @@ from wingbar.reproduce.bench.command import Step
 from wingbar.reproduce.bench.step import asked, time_repeats
 from wingbar.reproduce.bench.table import BenchRow, in_words
 from wingbar.train.distributed import Ranks, joined
-from wingbar.train.machine import choose_autocast, choose_device
+from wingbar.train.machine import choose_autocast, choose_compile, choose_device
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.starting import launch
 from wingbar.types import Output
@@ -93,7 +93,8 @@ def _row(name: str, one: Ranked, plain: Ranked | None) -> BenchRow:
 def _config(options: Step) -> Config:
     """MoCo v2; an encoder whose BatchNorm asks others is never compiled, the others are where that is asked for."""
     how = {"run.compile": options.compile, "run.precision": options.precision}
-    return asked("moco", options, {"data.stored": options.size, "run.wait_minutes": PATIENCE, **how})
+    config = asked("moco", options, {"data.stored": options.size, "run.wait_minutes": PATIENCE, **how})
+    return changed(config, {"run.compile": choose_compile(config)})  # as in a long training
 
 
 def _started(config: Config, options: Step, *, meets: bool) -> Ranked:

@@ -24,9 +24,9 @@ from wingbar.reproduce.bench.literal import Pseudocode
 from wingbar.reproduce.bench.table import BenchRow
 from wingbar.train.images import find_source, open_source
 from wingbar.train.loop import train
-from wingbar.train.machine import choose_autocast, choose_device, memory_given_back
+from wingbar.train.machine import choose_autocast, choose_compile, choose_device, memory_given_back
 from wingbar.train.runs import run
-from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, view_sizes
+from wingbar.train.stages import build_method, build_optimizers, prepare, step_passes, train_steps, view_sizes
 from wingbar.types import Batch, Method
 
 Change = Callable[[Method], Method]
@@ -191,7 +191,9 @@ def bench_train(options: Train, *, tell: Callable[[str], None] = lambda title: N
     epochs = math.ceil(options.steps * first.data.batch / len(store.images))
     for name in options.recipes:
         tell(name)
-        rows.append(_whole_row(name, _whole_config(options, name), epochs=epochs))
+        config = _whole_config(options, name)
+        compiled = choose_compile(config, steps=train_steps(config, len(store.images)))  # as if it ran to its end
+        rows.append(_whole_row(name, changed(config, {"run.compile": compiled}), epochs=epochs))
     return rows
 
 

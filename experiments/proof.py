@@ -22,13 +22,15 @@ from typing import NamedTuple
 
 import torch
 import tyro
+from measures import candidates
 from search import follow
-from stability import is_done, machine
+from stability import is_done, machine, two_views
 from torch import Generator, Tensor
 from torch.nn.functional import cosine_similarity
 
 from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import Config, changed, fitting, key_of, parsed
+from wingbar.data.store import take
 from wingbar.evaluate.record import commit
 from wingbar.evaluate.splits import Split, open_splits
 from wingbar.files import Line, append, read_lines
@@ -41,12 +43,13 @@ from wingbar.metrics.retrieval import retrieve
 from wingbar.models.encoder import Encoder, draw_back, evaluation_mode
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.reproduce.results import read_values, write_values
-from wingbar.train.machine import choose_device, forget_compiled
-from wingbar.train.stages import build_method, build_stages, plain_images
+from wingbar.train.machine import choose_autocast, choose_device, forget_compiled
+from wingbar.train.stages import build_method, build_stages, build_views, plain_images
 
 START = "initialisation"
 SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "linear 100 %", "linear 20 %", "white/rank-1", "white/mAP", "white/kNN")
 RESAMPLES = 10_000
+MEASURED = 2_000  # training images that say what can be said without labels
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,12 @@ def _prove(claim: Claim, reader: str, root: Path) -> None:
             continue  # perhaps by another process since
         splits = splits or open_splits(config, choose_device(config.run.device), quiet=True)
         began, key = time.monotonic(), key_of({**making._asdict(), **recipe})
-        encoder, seconds, cosine = made(config, splits[0], share=claim.share, trained=making.arm != START)
+        encoder, first, seconds, cosine = made(config, splits[0], share=claim.share, trained=making.arm != START)
         scores, values = scored(config, encoder, *splits)
         write_values(claim.out.parent, key, values)
         spent = {"train_seconds": round(seconds, 2), "seconds": round(time.monotonic() - began, 2)}
         about = {"key": key, "commit": commit(), "epochs": config.run.epochs, "cosine": round(cosine, 4)}
+        about["measures"] = measured(config, encoder, first, splits[0])
         about |= machine(splits[0].store.aspect.device)
         append(claim.out, [{**making._asdict(), **recipe, "scores": scores, **about, **spent}], durable=True)
         print(
@@ -143,9 +147,10 @@ def config_of(claim: Claim, making: Making, reader: str, root: Path) -> Config:
 
 
 class Made(NamedTuple):
-    """The encoder that is kept; of its training the seconds, and how alike features of training images stayed."""
+    """The encoder that is kept, and where it began; how long it took, and how alike features of training images are."""
 
     encoder: Encoder
+    first: Encoder
     seconds: float
     cosine: float
 
@@ -155,7 +160,8 @@ def made(config: Config, train: Split, *, share: float, trained: bool) -> Made:
     device, images = train.store.aspect.device, len(train.store.images)
     method = build_method(config, steps=config.run.epochs * (images // config.data.batch), images=images)
     if not trained:
-        return Made(method.encoder.to(device), 0.0, 1.0)
+        encoder = method.encoder.to(device)
+        return Made(encoder, encoder, 0.0, 1.0)
     first = copy.deepcopy(method.encoder).to(device)
     stages = build_stages(config, method, train.store, device)
     began = time.monotonic()
@@ -165,7 +171,7 @@ def made(config: Config, train: Split, *, share: float, trained: bool) -> Made:
     forget_compiled(method)  # features are read once: not worth compiling, and the next training is a new network
     cosine = cosine_similarity(*(_features(config, one, train) for one in (first, method.encoder))).mean().item()
     draw_back(method.encoder, first.state_dict(), share=share)
-    return Made(method.encoder, seconds, cosine)
+    return Made(method.encoder, first, seconds, cosine)
 
 
 def scored(config: Config, encoder: Encoder, train: Split, test: Split) -> tuple[dict[str, float], dict[str, Tensor]]:
@@ -183,6 +189,17 @@ def scored(config: Config, encoder: Encoder, train: Split, test: Split) -> tuple
         values[f"linear {share} %"] = (places < 1).float().mean(dim=0)
     scores = {name: round(100 * found.double().mean().item(), 4) for name, found in values.items()}
     return scores, {name: found.cpu().to(torch.float16) for name, found in values.items()}
+
+
+def measured(config: Config, encoder: Encoder, first: Encoder, train: Split) -> dict[str, float]:
+    """What some training images say of it without labels; it decides nothing."""
+    device, images = train.store.aspect.device, len(train.store.images)
+    rows = torch.randperm(images, generator=Generator().manual_seed(0))[:MEASURED].sort().values.to(device)
+    some = train._replace(store=take(train.store, rows))
+    augment = build_views(changed(config, {"run.compile": "off"}))
+    views = two_views(encoder, augment, some.store, choose_autocast(config.run.precision, device))
+    found = candidates(*views, *(_features(config, one, some) for one in (encoder, first)))
+    return {name: round(value, 4) for name, value in found.items()}
 
 
 def _features(config: Config, encoder: Encoder, split: Split) -> Tensor:

@@ -137,7 +137,7 @@ def config_of(claim: Claim, making: Making, reader: str, root: Path) -> Config:
         "data.name": reader,
         "encoder.weights": claim.weights,
         "run.seed": making.seed,
-        "run.compile": "off",  # a minute or two of the first process: --set run.compile=auto pays for many trainings
+        "run.compile": "off",  # a minute or two of the first process: --set run.compile=on pays for many trainings
         **parsed([*claim.set, *own]),
     }
     return changed(recipe, fitting(settings, recipe))

@@ -5,8 +5,8 @@
 An arm is a recipe with what is changed in it (`pairs=feature-pairs,featurepairs.nu=1.0`). Every arm is trained on every
 data set with every seed; what is kept is `--share` of the way from the initialisation. Each encoder is a line of
 `--out`, raw and half-white, with every test image's value in `values` beside it; what is there is not made again.
-Several processes may share the seeds. `--summary` prints means over seeds, and differences to the first arm with
-intervals over seeds and images. The rules are in docs/notebook/rules.md.
+Several processes may share the seeds. `--summary` prints means over seeds, and differences to the initialisation and
+to the first arm with intervals over seeds and images. The rules are in docs/notebook/rules.md.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def measured(config: Config, encoder: Encoder, first: Encoder, train: Split) -> 
     """What some training images say of it without labels; it decides nothing."""
     device, images = train.store.aspect.device, len(train.store.images)
     rows = torch.randperm(images, generator=Generator().manual_seed(0))[:MEASURED].sort().values.to(device)
-    some = train._replace(store=take(train.store, rows))
+    some = train._replace(store=take(train.store._replace(labels=None), rows))  # labels lie elsewhere
     augment = build_views(changed(config, {"run.compile": "off"}))
     views = two_views(encoder, augment, some.store, choose_autocast(config.run.precision, device))
     found = candidates(*views, *(_features(config, one, some) for one in (encoder, first)))
@@ -237,13 +237,17 @@ def _table(data: str, arms: Mapping[str, Sequence[Line]], folder: Path) -> Itera
     for arm, lines in arms.items():
         means = (f"{mean(line['scores'][name] for line in lines):.1f}" for name in SHOWN)
         yield f"| {arm} | {len(lines)} | {' | '.join(means)} |"
-    trained = [arm for arm in arms if arm != START]
     keys = {arm: {line["seed"]: line["key"] for line in lines} for arm, lines in arms.items()}
-    for arm in trained[1:]:
-        seeds = sorted(keys[arm].keys() & keys[trained[0]].keys())
-        own, base = ([keys[name][seed] for seed in seeds] for name in (arm, trained[0]))
-        gains = (_gain(own, base, name, folder) for name in SHOWN)
-        yield f"| {arm} − {trained[0]} | {len(seeds)} | {' | '.join(gains)} |"
+    trained = [arm for arm in arms if arm != START]
+    pairs = [(arm, START) for arm in trained if START in arms] + [(arm, trained[0]) for arm in trained[1:]]
+    for arm, other in pairs:
+        begun = dict.fromkeys(keys[arm], next(iter(keys[other].values())))  # every training began with the same one
+        against = begun if other == START else keys[other]
+        seeds = sorted(keys[arm].keys() & against.keys())
+        gains = (
+            _gain([keys[arm][one] for one in seeds], [against[one] for one in seeds], name, folder) for name in SHOWN
+        )
+        yield f"| {arm} − {other} | {len(seeds)} | {' | '.join(gains)} |"
     yield ""
 
 

@@ -170,7 +170,8 @@ def small_gpu(monkeypatch):
     total = torch.cuda.get_device_properties(DEVICE).total_memory
 
     def shrink(gigabytes):
-        about = SimpleNamespace(name="a small one", total_memory=int(gigabytes * 1e9))
+        own = torch.cuda.get_device_properties(DEVICE)
+        about = SimpleNamespace(name="a small one", total_memory=int(gigabytes * 1e9), major=own.major, minor=own.minor)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
         torch.cuda.set_per_process_memory_fraction(gigabytes * 1e9 / total)
 

@@ -129,7 +129,9 @@ class Ranks:
         # some rest, as prototypes and encoders do at first, and the encoder is no part of what trains a decoder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers`")  # its new name is too new for us
-            wrapped = DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)
+            wrapped = DistributedDataParallel(
+                method, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
+            )
 
         def forward(batch: Batch, *, last: bool) -> Output:
             if self.rank:  # dropout of a trunk's own is the one thing that is not drawn for the whole batch

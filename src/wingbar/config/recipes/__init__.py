@@ -14,7 +14,7 @@ from wingbar.config.settings import Config
 from wingbar.errors import UserError
 
 START_HERE = """\
-Start here, on your own images and a GPU: wingbar train moco-tuned --data.root photos/ --out runs/a
+Start here, on your own images and a GPU: wingbar train feature-tuned --data.root photos/ --out runs/a
 Without a GPU: wingbar train try-moco --data.root photos/ --out runs/a, small and from random weights; or wingbar try.
 Everything that can be set: wingbar train --help; a recipe is a starting point, and any setting goes on top of it.
 """

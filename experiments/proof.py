@@ -96,7 +96,8 @@ def _prove(claim: Claim, reader: str, root: Path) -> None:
     for making in plan(claim, root.name):
         config = config_of(claim, making, reader, root)
         recipe = {"recipe": claim_of(claim, making.arm), "share": claim.share, "set": list(claim.set)}
-        if is_done(read_lines(claim.out), {**making._asdict(), **recipe}):
+        own = {} if making.arm == START else recipe  # what is not trained has no settings
+        if is_done(read_lines(claim.out), {**making._asdict(), **own}):
             continue  # perhaps by another process since
         splits = splits or open_splits(config, choose_device(config.run.device), quiet=True)
         began, key = time.monotonic(), key_of({**making._asdict(), **recipe})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributed import group
@@ -10,6 +12,29 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wingbar.together import alone, gather, whole
 from wingbar.types import Network
+
+
+class OnGpu(torch.autograd.Function):
+    """What `WholeBatchNorm` composes, by the kernels of torch's SyncBatchNorm, whose backward pass it is.
+
+    Torch's forward looks for processes without rows, and in every layer the host waits three times for what it finds.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Any, bias: Any, *about: Any) -> Tensor:
+        """`about`: running mean and variance or nothing, their momentum, eps; every process has as many rows."""
+        mean, variance, momentum, eps = about
+        if not input.is_contiguous(memory_format=torch.channels_last):
+            input = input.contiguous()
+        own = torch.stack(torch.batch_norm_stats(input, eps))
+        means, scales = gather(own[None]).unbind(dim=1)
+        counts = means.new_full((len(means),), input.numel() // input.shape[1])
+        of_all = torch.batch_norm_gather_stats_with_counts(input, means, scales, mean, variance, momentum, eps, counts)
+        ctx.process_group = group.WORLD
+        ctx.save_for_backward(input, weight, *of_all, counts.to(torch.int32)[:, None])
+        return torch.batch_norm_elemt(input, weight, bias, *of_all, eps)
+
+    backward = staticmethod(SyncBatchNorm.backward)  # type: ignore[assignment]
 
 
 class WholeBatchNorm(_BatchNorm):
@@ -34,8 +59,7 @@ class WholeBatchNorm(_BatchNorm):
     def _on_gpu(self, input: Tensor, momentum: float) -> Tensor:
         """What `_composed` does, by torch's own kernels."""
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        affine = self.weight, self.bias
-        normed: Tensor = SyncBatchNorm.apply(input, *affine, *running, self.eps, momentum, group.WORLD, whole(1))
+        normed: Tensor = OnGpu.apply(input, self.weight, self.bias, *running, momentum, self.eps)
         return normed
 
     def _composed(self, input: Tensor, momentum: float) -> Tensor:

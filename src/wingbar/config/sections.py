@@ -176,8 +176,7 @@ class Run:
     channels_last: bool = True
     """Memory layout of convolutions."""
     compile: Literal["auto", "on", "views", "off"] = "auto"
-    """torch.compile of encoder, teacher and decoder, which takes 1 to 3 minutes, or of views alone; auto: on a GPU, all
-    from 3,000 steps on, views below."""
+    """torch.compile of networks, 1 to 3 minutes, or of views alone; auto: on a GPU, all from 3,000 steps on."""
     accumulate: int = 1
     """Cut each batch into this many forward passes."""
     recompute: bool = False

@@ -4,9 +4,10 @@
 
 A line of the list is `LANE MINUTES COMMAND`. Commands of a lane begin in the list's order, as many at once as
 `--side-by-side` says of it (`gpu=2 cpu=1`; a training fills a GPU, another uses what it leaves while it compiles and
-scores). What the list calls `$DATA` or `$WEIGHTS` is the environment's. None begins that would not end in time by its
-own MINUTES; with 0 it goes on where it was stopped, and may always begin. Whoever is still at work in the end gets
-SIGTERM, and after `--grace` seconds SIGKILL. Every command's words are in a file of `--logs`.
+scores); one of the lane `alone` begins when nothing else runs, and nothing beside it: a benchmark. What the list calls
+`$DATA` or `$WEIGHTS` is the environment's. None begins that would not end in time by its own MINUTES; with 0 it goes on
+where it was stopped, and may always begin. Whoever is still at work in the end gets SIGTERM, and after `--grace`
+seconds SIGKILL. Every command's words are in a file of `--logs`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tyro
+
+ALONE = "alone"
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,12 @@ def read(path: Path) -> list[Task]:
 
 
 def able(waiting: Iterable[Task], running: Iterable[Running], room: Mapping[str, int], *, minutes: float) -> list[Task]:
-    """The tasks that begin now: their lane has room for them, and they end in time."""
+    """The tasks that begin now: their lane has room for them, nothing is at work alone, and they end in time."""
     taken, found = Counter(one.task.lane for one in running), list[Task]()
-    for task in waiting:
-        if taken[task.lane] < room.get(task.lane, 1) and task.minutes <= minutes:
+    for task in (one for one in waiting if one.minutes <= minutes):
+        if taken[ALONE] or (task.lane == ALONE and taken.total()):
+            break  # nor what comes later: it would never be alone
+        if taken[task.lane] < room.get(task.lane, 1):
             taken[task.lane] += 1
             found.append(task)
     return found

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
-from lanes import Asked, Task, able, main, read
+from lanes import Asked, Running, Task, able, main, read
 
 
 def test_a_lane_takes_as_many_as_it_has_room_for_in_the_list_s_order():
@@ -13,9 +13,26 @@ def test_a_lane_takes_as_many_as_it_has_room_for_in_the_list_s_order():
     assert [task.command for task in begun] == ["a", "c", "d"]  # b would not end in time, e has no room
 
 
+def test_who_is_to_be_alone_waits_for_all_before_it_and_all_after_it_wait():
+    before, alone, late, after = Task("gpu", 0, "a"), Task("alone", 2, "b"), Task("alone", 9, "c"), Task("cpu", 0, "d")
+    waiting = [before, alone, late, after]
+
+    def begun(*at_work: Task) -> list[Task]:
+        running = [Running(task, None, 0.0) for task in at_work]
+        return able([task for task in waiting if task not in at_work], running, {"gpu": 2}, minutes=5)
+
+    assert begun() == [before] == begun(after)
+    assert begun(before) == []
+    waiting = [alone, late, after]
+    assert begun() == [alone]
+    assert begun(alone) == []
+    waiting = [late, after]
+    assert begun() == [after]  # who would not end in time keeps nobody waiting
+
+
 def test_the_shipped_list_can_be_read():
     tasks = read(Path(__file__).parents[2] / "experiments" / "missing.txt")
-    assert {task.lane for task in tasks} == {"gpu", "cpu"}
+    assert {task.lane for task in tasks} == {"alone", "gpu", "cpu"}
     assert all(task.command.startswith("python ") for task in tasks)
 
 

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import torch
 import tyro
+from paired import GAINED, gained, heading, means, row
 from search import between, halves
 from stability import is_done
 from torch import Generator, Tensor, nn
@@ -33,7 +33,6 @@ from wingbar.data.batches import NOISE, ORDER, VIEWS, fold
 from wingbar.data.placement import place
 from wingbar.data.store import Store
 from wingbar.files import Line, append, read_lines
-from wingbar.metrics.intervals import over_repeats
 from wingbar.models.encoder import Encoder, embed_all, evaluation_mode
 from wingbar.train import optim
 from wingbar.train.images import find_source, open_source
@@ -55,7 +54,6 @@ ARMS = {
     "upside down": "feature-pairs,featurepairs.judged=upside_down",
     "MoCo v2, last stage": "moco-tuned,encoder.last=1",
 }
-SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "white/rank-1", "white/mAP", "white/kNN")
 
 
 @dataclass(frozen=True)
@@ -250,22 +248,10 @@ def table(lines: Sequence[Line]) -> str:
         return f"{len(lines)} trainings; from two seeds on that all arms have, there is a table"
     values = {"the initialisation": [made[OURS, seed]["0.0"] for seed in seeds]}
     values |= {arm: [made[arm, seed][KEPT] for seed in seeds] for arm in arms}
-    columns = ("", *SHOWN, f"feature pairs − it, {DECIDES}", "raw/mAP")
-    rows = [_row(arm, some, values[OURS]) for arm, some in values.items()]
+    rows = [row([arm, *means(some), *gained(values[OURS], some)]) for arm, some in values.items()]
     spent = sum(line["cpu"] for line in lines) / 60
     end = f"{len(seeds)} seeds, {len(lines)} trainings, {spent:.0f} minutes of a core"
-    return "\n".join([f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns), *rows, "", end])
-
-
-def _row(name: str, some: Sequence[dict[str, float]], ours: Sequence[dict[str, float]]) -> str:
-    cells = [f"{mean(one[shown] for one in some):.1f} ± {stdev(one[shown] for one in some):.1f}" for shown in SHOWN]
-    return f"| {name} | {' | '.join([*cells, *(_gain(ours, some, shown) for shown in (DECIDES, 'raw/mAP'))])} |"
-
-
-def _gain(ours: Sequence[dict[str, float]], some: Sequence[dict[str, float]], shown: str) -> str:
-    gains = [own[shown] - other[shown] for own, other in zip(ours, some, strict=True)]
-    found = over_repeats(gains)
-    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})" if any(gains) else ""
+    return "\n".join([*heading(f"{OURS} − it, {GAINED[0]}", GAINED[1]), *rows, "", end])
 
 
 if __name__ == "__main__":

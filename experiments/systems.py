@@ -15,16 +15,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import tyro
+from paired import GAINED, SHOWN, gained, heading, means, row
 from trial_search import DECIDES, Sought, Trial, Way, identity, train_all
 
 from wingbar.config.recipes.small import SMALL, coarse_features, coarse_moco, try_synth
 from wingbar.config.settings import Config, named
 from wingbar.files import Line, read_lines
-from wingbar.metrics.intervals import over_repeats
 
 TRIALS: tuple[dict[str, Any], ...] = (
     {"optim.name": "sgd", "optim.lr": 0.03},
@@ -36,7 +36,6 @@ CHOOSES = (300, 13)  # seed, draw
 REPORTED = ((400, 14), (401, 15), (402, 16), (403, 17))
 KEPT = "1.0"  # all of the way from the initialisation
 BASE = "moco"
-SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "white/rank-1", "white/mAP", "white/kNN")
 
 COMMON: dict[str, Any] = {
     **SMALL,
@@ -165,39 +164,25 @@ def table(lines: Sequence[Line]) -> str:
     values = {name: [_scores(found[name][seed]) for seed in seeds] for name in found}
     values["the initialisation"] = [found[BASE][seed]["ends"]["0.0"] for seed in seeds]
     ranked = sorted(values, key=lambda name: -mean(one[DECIDES] for one in values[name]))
-    columns = ("", *SHOWN, f"− MoCo v2, {DECIDES}", "raw/mAP", "setting", "s of a core")
+    cost = {name: _cost(lines, name, [found[name][seed] for seed in seeds]) for name in found}
     rows = [
-        _row(name, values[name], values[BASE])
-        + (
-            f" {_told(lines, name)} | {mean(found[name][seed]['cpu'] for seed in seeds):.0f} |"
-            if name in found
-            else " | |"
-        )
+        row([name, *means(values[name]), *gained(values[name], values[BASE]), *cost.get(name, ("", ""))])
         for name in ranked
     ]
     spent = sum(line["cpu"] for line in lines) / 60
     end = f"{len(seeds)} reported draws, {len(lines)} trainings, {spent:.0f} minutes of a core"
-    return "\n".join([f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns), *rows, "", end])
+    head = heading(f"− MoCo v2, {GAINED[0]}", GAINED[1], "setting", "s of a core")
+    return "\n".join([*head, *rows, "", end])
 
 
 def _scores(line: Line) -> dict[str, float]:
     return {name: _score(line, name) for name in SHOWN}
 
 
-def _told(lines: Sequence[Line], name: str) -> str:
+def _cost(lines: Sequence[Line], name: str, reported: Sequence[Line]) -> tuple[str, str]:
+    """The setting that was chosen for a system, and how long a training took."""
     chosen = TRIALS[best(lines, name)]
-    return f"{chosen['optim.name']} {chosen['optim.lr']}"
-
-
-def _row(name: str, some: Sequence[dict[str, float]], base: Sequence[dict[str, float]]) -> str:
-    cells = [f"{mean(one[shown] for one in some):.1f} ± {stdev(one[shown] for one in some):.1f}" for shown in SHOWN]
-    return f"| {name} | {' | '.join([*cells, *(_gain(some, base, shown) for shown in (DECIDES, 'raw/mAP'))])} |"
-
-
-def _gain(some: Sequence[dict[str, float]], base: Sequence[dict[str, float]], shown: str) -> str:
-    gains = [own[shown] - other[shown] for own, other in zip(some, base, strict=True)]
-    found = over_repeats(gains)
-    return f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})" if any(gains) else ""
+    return f"{chosen['optim.name']} {chosen['optim.lr']}", f"{mean(line['cpu'] for line in reported):.0f}"
 
 
 if __name__ == "__main__":

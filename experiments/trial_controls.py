@@ -14,18 +14,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import NamedTuple
 
 import tyro
-from trial_search import DECIDES, RECIPES, SECOND, Sought, Trial, best, chosen, train_all
+from paired import GAINED, gained, heading, means, row
+from trial_search import RECIPES, SECOND, Sought, Trial, best, chosen, train_all
 
 from wingbar.files import Line, read_lines
-from wingbar.metrics.intervals import over_repeats
 
 MOCO, FEATURES = RECIPES
 PAIRS = tuple(zip(range(200, 208), range(5, 13), strict=True))  # seed, draw
-SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "white/rank-1", "white/mAP", "white/kNN")
+OURS = "feature pairs"
 
 
 class Arm(NamedTuple):
@@ -37,7 +36,7 @@ class Arm(NamedTuple):
 
 
 ARMS = {
-    "feature pairs": Arm(FEATURES),
+    OURS: Arm(FEATURES),
     "all dimensions alike": Arm(FEATURES, ("featurepairs.judged=alike",)),
     "as another image": Arm(FEATURES, ("featurepairs.judged=of_another",)),
     "upside down": Arm(FEATURES, ("featurepairs.judged=upside_down",)),
@@ -61,6 +60,8 @@ class Controlled:
     """The search whose second round chose the settings."""
     out: Path = Path("results/trial-controls.jsonl")
     """A line per finished training goes here."""
+    summary: bool = False
+    """Print the table of the record and train nothing."""
 
 
 def main(asked: Controlled) -> None:
@@ -68,10 +69,11 @@ def main(asked: Controlled) -> None:
     search = read_lines(asked.chosen_by)
     found = {recipe: best(search, recipe, SECOND) for recipe in RECIPES}
     numbers = {recipe: number for recipe, (number, _) in found.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        trials = [trial_of(arm, numbers, *pair) for pair in PAIRS for arm in ARMS.values()]
-        sought = Sought(workers=asked.workers, out=asked.out)
-        train_all(sought, trials, Path(folder), time.time() + 60 * asked.minutes)
+    if not asked.summary:
+        with tempfile.TemporaryDirectory() as folder:
+            trials = [trial_of(arm, numbers, *pair) for pair in PAIRS for arm in ARMS.values()]
+            sought = Sought(workers=asked.workers, out=asked.out)
+            train_all(sought, trials, Path(folder), time.time() + 60 * asked.minutes)
     shares = {recipe: share for recipe, (_, share) in found.items()}
     print(table(read_lines(asked.out), numbers, shares))
 
@@ -94,22 +96,14 @@ def table(lines: Sequence[Line], numbers: dict[str, int], shares: dict[str, str]
         for name, arm in ARMS.items()
     }
     start = [made[tuple(trial_of(ARMS["MoCo v2"], numbers, *pair))]["0.0"] for pair in pairs]
-    columns = ("", *SHOWN, f"feature pairs − it, {DECIDES}")
-    head = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    rows = [_row(name, some, values["feature pairs"]) for name, some in {"the initialisation": start, **values}.items()]
-    return "\n".join([*head, *rows, "", f"{len(pairs)} pairs of seed and draw, {len(lines)} trainings"])
+    rows = {"the initialisation": start, **values}.items()
+    told = [row([name, *means(some), *gained(values[OURS], some)]) for name, some in rows]
+    head = heading(f"{OURS} − it, {GAINED[0]}", GAINED[1])
+    return "\n".join([*head, *told, "", f"{len(pairs)} pairs of seed and draw, {len(lines)} trainings"])
 
 
 def _key(line: Line) -> tuple[object, ...]:
     return (*(line[name] for name in Trial._fields[:-1]), tuple(line["set"]))
-
-
-def _row(name: str, some: Sequence[dict[str, float]], ours: Sequence[dict[str, float]]) -> str:
-    cells = [f"{mean(one[shown] for one in some):.1f} ± {stdev(one[shown] for one in some):.1f}" for shown in SHOWN]
-    gains = [own[DECIDES] - other[DECIDES] for own, other in zip(ours, some, strict=True)]
-    gain = over_repeats(gains)
-    told = f"{gain.value:+.1f} ({gain.low:+.1f} to {gain.high:+.1f})" if any(gains) else ""
-    return f"| {name} | {' | '.join(cells)} | {told} |"
 
 
 if __name__ == "__main__":

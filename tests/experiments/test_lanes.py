@@ -1,10 +1,20 @@
 """A list of commands that is worked off: order, room, deadline."""
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
+import pytest
+import tyro
+
+from test_docs import read as typed
+from wingbar.config.limits import check_limits
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 from lanes import Asked, Running, Task, able, main, read
+
+LISTED = read(Path(__file__).parents[2] / "experiments" / "missing.txt")
 
 
 def test_a_lane_takes_as_many_as_it_has_room_for_in_the_list_s_order():
@@ -30,10 +40,28 @@ def test_who_is_to_be_alone_waits_for_all_before_it_and_all_after_it_wait():
     assert begun() == [after]  # who would not end in time keeps nobody waiting
 
 
-def test_the_shipped_list_can_be_read():
-    tasks = read(Path(__file__).parents[2] / "experiments" / "missing.txt")
-    assert {task.lane for task in tasks} == {"alone", "gpu", "cpu"}
-    assert all(task.command.startswith("python ") for task in tasks)
+@pytest.mark.parametrize("task", LISTED, ids=lambda task: task.title[:60])
+def test_what_the_shipped_list_says_can_be_done(task, experiment, monkeypatch):
+    """A word that no script or command takes would cost a lent machine's time."""
+    monkeypatch.setenv("DATA", "somewhere")
+    monkeypatch.setenv("WEIGHTS", "random")
+    assert task.lane in ("alone", "gpu", "cpu")
+    program, *words = shlex.split(os.path.expandvars(task.command.removeprefix("python ")))
+    if program == "-m":
+        assert words.pop(0) == "wingbar"
+        typed(words)
+    elif program == "experiments/systems.py":
+        tyro.cli(experiment("systems").Compared, args=words)
+    else:
+        assert program == "experiments/proof.py"
+        buildable(experiment("proof"), words)
+
+
+def buildable(proof, words: list[str]) -> None:
+    claim = tyro.cli(proof.Claim, args=words)
+    for reader, _, root in (word.partition("=") for word in claim.data):
+        for making in proof.plan(claim, Path(root).name):
+            check_limits(proof.config_of(claim, making, reader, Path(root)))
 
 
 def test_failures_are_counted_and_whoever_is_late_may_save(tmp_path, capfd):

@@ -34,7 +34,8 @@ def test_an_arm_differs_from_what_was_chosen_by_what_it_says(controls):
     assert other == {"featurepairs.criteria": ("lowvar",)}  # the last one's
 
 
-def test_differences_are_of_the_same_seed_and_of_pairs_that_every_arm_has(controls):
+def test_differences_are_of_the_same_seed_and_of_pairs_that_every_arm_has(controls, experiment):
+    shown = experiment("paired").SHOWN
     lines = []
     for place, (seed, draw) in enumerate(controls.PAIRS[:3]):
         for number, arm in enumerate(controls.ARMS.values()):
@@ -42,8 +43,8 @@ def test_differences_are_of_the_same_seed_and_of_pairs_that_every_arm_has(contro
             score = 10.0 * place + (50 - number if number else 60)
             if (place, number) == (2, 3):
                 continue  # not trained yet: its whole pair waits
-            ends = {share: dict.fromkeys(controls.SHOWN, score) for share in ("0.5", "1.0")}
-            ends["0.0"] = dict.fromkeys(controls.SHOWN, 40.0)
+            ends = {share: dict.fromkeys(shown, score) for share in ("0.5", "1.0")}
+            ends["0.0"] = dict.fromkeys(shown, 40.0)
             lines.append({**trial._asdict(), "set": list(trial.set), "ends": ends})
     told = controls.table(lines, NUMBERS, dict.fromkeys(NUMBERS, "0.5"))
     rows = {row.split("|")[1].strip(): row.split("|")[2:-1] for row in told.splitlines() if row.startswith("|")}

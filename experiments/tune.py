@@ -12,6 +12,7 @@ runs in .trials until they are scored, so that what was stopped goes on. Several
 the work: each takes what nobody is at, and waits for the others before the next round.
 
     wingbar submit --tasks 4 --time 4:00:00 experiments/tune.py experiments/tuning/causes.json --root DATA …
+    python experiments/tune.py experiments/tuning/working.json --recipes lcr dilo --root DATA …   # the same for each
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class Tuning:
     """Statistics to score with."""
     set: tuple[str, ...] = ()
     """Settings of all trainings, as name=value words: data.size=64."""
+    recipes: tuple[str, ...] = ()
+    """Every setting of a plan that names no recipe is tried on top of each of these."""
 
 
 def main(tuning: Tuning) -> None:
     """Train and score what is not in the record yet, round after round."""
     plan = json.loads(tuning.plan.read_text(encoding="utf-8"))
     best: dict[str, Any] = {"settings": {}}
-    for candidates in plan if isinstance(plan, list) else [plan]:
+    for candidates in plan if isinstance(plan, list) else [_for_all(plan, tuning.recipes)]:
         combined = {name: _spelled_out({**best["settings"], **settings}) for name, settings in candidates.items()}
         for waiting in (False, True):
             for name, settings in combined.items():
@@ -88,6 +91,11 @@ def main(tuning: Tuning) -> None:
                     _score(tuning, name, settings)
         trials = [_recorded(tuning.out, settings) for settings in combined.values()]
         best = max((line for line in (best, *trials) if _is_trained(line)), key=_merit, default=best)
+
+
+def _for_all(plan: dict[str, dict[str, Any]], recipes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """The same trials for each of these recipes; without any, the plan as it is."""
+    return {f"{recipe}: {name}": {"recipe": recipe, **plan[name]} for name in plan for recipe in recipes} or plan
 
 
 def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +106,9 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
     whole = changed(recipe_named(settings["recipe"]), given)
     recipe = "default" if whole.wrappers else "moco"
     plain = named(recipe_named(recipe))
-    differing = {name: value for name, value in named(whole).items() if value != plain.get(name)}
+    parts = {name: value for name in ("method.name", "wrappers") if (value := named(whole)[name]) != plain[name]}
+    before = named(changed(recipe_named(recipe), parts))  # another method brings settings of its own
+    differing = parts | {name: value for name, value in named(whole).items() if value != before.get(name)}
     first = recorded(differing, named(whole))
     return {"recipe": recipe, **json.loads(json.dumps(first))}  # as it will be read from the record
 

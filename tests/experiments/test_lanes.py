@@ -52,6 +52,8 @@ def test_what_the_shipped_list_says_can_be_done(task, experiment, monkeypatch):
         typed(words)
     elif program == "experiments/systems.py":
         tyro.cli(experiment("systems").Compared, args=words)
+    elif program == "experiments/tune.py":
+        assert tyro.cli(experiment("tune").Tuning, args=words).plan.exists()
     else:
         assert program == "experiments/proof.py"
         buildable(experiment("proof"), words)

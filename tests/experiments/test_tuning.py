@@ -16,6 +16,10 @@ from wingbar.config.recipes import recipe_named
 from wingbar.config.settings import changed
 from wingbar.errors import Collapsed, NonFiniteLoss, UserError
 
+COMPARED = (
+    *("simsiam", "simclr", "byol", "dino", "dino-small", "diet", "lewel", "lewel-moco"),
+    *("contrastive-crop", "sim-ccrop", "dilo", "cvsa-like", "lcr", "sam"),
+)
 PLANS = sorted((Path(__file__).parents[2] / "experiments" / "tuning").glob("*.json"))
 
 
@@ -137,12 +141,32 @@ def test_settings_that_fail_do_not_end_the_search(failure, search, tmp_path):
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_our_plans_are_settings_that_exist(path):
+def test_our_plans_are_settings_that_exist(path, tune):
     plan, best = json.loads(path.read_text()), {}
-    for candidates in plan if isinstance(plan, list) else [plan]:
+    for candidates in plan if isinstance(plan, list) else [tune._for_all(plan, own_recipes(plan))]:
         for settings in candidates.values():
             whole = {**best, **settings}
             recipe = whole.pop("recipe")
             if recipe != "frozen":
                 check_limits(changed(recipe_named(recipe), {today(name): value for name, value in whole.items()}))
         best = {**best, **settings}
+
+
+def own_recipes(plan) -> tuple[str, ...]:
+    """Those that a plan without any is meant for."""
+    return () if any("recipe" in settings for settings in plan.values()) else COMPARED
+
+
+@pytest.mark.parametrize("recipe", [*COMPARED, "simsiam-synth", "feature-pairs", "lcr-synth", "tuned"])
+def test_what_is_spelled_out_is_the_recipe(tune, recipe):
+    settings = tune._spelled_out({"recipe": recipe})
+    plain = recipe_named(settings.pop("recipe"))
+    assert changed(plain, {today(name): value for name, value in settings.items()}) == recipe_named(recipe)
+
+
+def test_a_plan_without_recipes_is_the_same_for_each(tune):
+    plan = {"slow": {"optim.lr": 0.01}, "fast": {"optim.lr": 0.1}}
+    tried = tune._for_all(plan, ("lcr", "dilo"))
+    assert tried["dilo: slow"] == {"recipe": "dilo", "optim.lr": 0.01}
+    assert list(tried) == ["lcr: slow", "dilo: slow", "lcr: fast", "dilo: fast"]
+    assert tune._for_all(plan, ()) == plan

@@ -180,7 +180,7 @@ def _try(tuning: Tuning, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
         trained = recorded_seconds(Path(what), batch=config.data.batch)
     for bn in tuning.bn if recipe != FROZEN else ("as-trained", "recalibrated"):
         data = Data(root=tuning.root, name=tuning.name, holdout=tuning.holdout, **_sizes(tuning))
-        asked = Evaluate((what,), data=data, bn=bn, out=folder / "scores", quiet=True, **options)
+        asked = Evaluate((what,), data=data, bn=bn, out=folder / "scores", initialisation=False, quiet=True, **options)
         scores = examine(asked).rows[0].scores
         wanted = {name: round(100 * scores[name].interval.value, 2) for name in SCORES}
         yield {"bn": bn, **wanted, "seconds": round(trained)}

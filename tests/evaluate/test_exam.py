@@ -27,6 +27,7 @@ from wingbar.metrics.knn import knn_correct
 from wingbar.metrics.linear import linear_probe
 from wingbar.metrics.retrieval import retrieve
 from wingbar.models.weights import encoder_with_weights, load_encoder, save_encoder, weights_hash
+from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.types import MEAN, STD
 
 SETTINGS = {
@@ -69,7 +70,9 @@ def embedded(encoder, splits):
 
 
 def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """On record about what was asked for, not about what it began with."""
+    every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in every if not line["encoder"].startswith("initialisation")]
 
 
 def test_the_numbers_are_those_of_the_functions_on_features_embedded_by_hand(runs, splits, tmp_path):
@@ -120,7 +123,7 @@ def test_values_and_neighbours_are_kept_for_pictures(runs, splits, tmp_path):
 def test_features_are_embedded_once_and_found_by_what_decides_them(runs, tmp_path, monkeypatch):
     calls, embed = [], Subject._embed
     monkeypatch.setattr(Subject, "_embed", lambda self, *given: calls.append(given[0]) or embed(self, *given))
-    asked = Evaluate((str(runs / "a"),), ("knn",), out=tmp_path / "out", **CPU)
+    asked = Evaluate((str(runs / "a"),), ("knn",), initialisation=False, out=tmp_path / "out", **CPU)
     first = examine(asked).rows[0].scores["kNN"]
     assert len(calls) == 2
     again = examine(dataclasses.replace(asked, protocols=("knn", "retrieval"))).rows[0].scores["kNN"]
@@ -203,8 +206,46 @@ def test_several_encoders_give_one_table_paired_tests_and_a_mean_over_seeds(runs
     main(["evaluate", *names, *more, "--out", str(tmp_path / "out")])
     said = capsys.readouterr().out
     assert all(f"{name} against {names[0]}" in said for name in names[1:])
-    assert "mean of 2 seeds" in said and said.count("McNemar p") == 2
+    begun = ["initialisation", "initialisation, half-white", "initialisation 2", "initialisation 2, half-white"]
+    assert all(f"{name} against {names[0]}" in said for name in begun)
+    assert "mean of 2 seeds" in said and said.count("McNemar p") == 2 + len(begun)
     assert {line["recipe"] for line in lines(tmp_path / "out")} == {"try-moco", ""}
+
+
+def test_what_a_run_began_with_is_scored_beside_it_raw_and_half_white(runs, splits, tmp_path):
+    rows = examine(Evaluate((str(runs / "b"),), ("knn", "doctor"), out=tmp_path / "out", **CPU)).rows
+    names = [str(runs / "b"), "initialisation", "initialisation, half-white"]
+    assert [row.candidate.name for row in rows] == names
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        begun = encoder_with_weights("timm/test_resnet", "random").eval()
+    train, test = embedded(begun, splits)
+    labels = splits[0].labels, splits[1].labels
+    assert torch.equal(rows[1].scores["kNN"].values, knn_correct(train, labels[0], test, labels[1]))
+    whitening = fit_whitening(train, power=0.5)
+    white = (whiten(features, whitening) for features in (train, test))
+    train, test = (features.float() for features in white)
+    assert torch.equal(rows[2].scores["kNN"].values, knn_correct(train, labels[0], test, labels[1]))
+    assert rows[0].words and not rows[1].words  # the doctor speaks of trainings
+
+
+def test_what_is_asked_for_anyway_or_not_here_is_not_scored_twice(runs, tmp_path, capsys):
+    shutil.copytree(runs / "a", tmp_path / "c")
+    begun = tmp_path / "begun.safetensors"
+    save_encoder(encoder_with_weights("timm/test_resnet", "random").eval(), begun, size=32)
+    config = json.loads((tmp_path / "c" / "config.json").read_text())
+    config["encoder"]["weights"] = str(begun)
+    (tmp_path / "c" / "config.json").write_text(json.dumps(config))
+    asked = Evaluate(
+        (str(tmp_path / "c"), str(begun)), ("knn",), data=Data(size=32), out=tmp_path / "out", device="cpu"
+    )
+    assert [row.candidate.name for row in examine(asked).rows] == [*asked.what, "initialisation, half-white"]
+    alone = dataclasses.replace(asked, what=asked.what[:1])
+    assert len(examine(dataclasses.replace(alone, initialisation=False)).rows) == 1
+    begun.unlink()
+    capsys.readouterr()
+    assert len(examine(alone).rows) == 1
+    assert "note: what training began with is not scored beside it: " in capsys.readouterr().err
 
 
 def test_a_run_without_further_words_is_scored_on_its_own_data(runs):

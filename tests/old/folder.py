@@ -62,8 +62,9 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def scores_of(run: Path) -> dict[str, float]:
-    """What `wingbar evaluate` wrote."""
-    said = {str(line["metric"]): line["value"] for line in lines_of(run / "evaluation")}
+    """What `wingbar evaluate` wrote of the run itself."""
+    lines = [line for line in lines_of(run / "evaluation") if not str(line["encoder"]).startswith("initialisation")]
+    said = {str(line["metric"]): line["value"] for line in lines}
     return {name: said[name] for name in SCORES}
 
 

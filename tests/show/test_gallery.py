@@ -180,7 +180,10 @@ def test_energy_is_what_the_protocol_scores(runs, tmp_path):
 
 
 def test_neighbours_are_those_on_the_record(runs, tmp_path):
-    examine(Evaluate((str(runs / "moco"),), ("retrieval",), out=tmp_path, device="cpu", quiet=True))
+    asked = Evaluate(
+        (str(runs / "moco"),), ("retrieval",), initialisation=False, out=tmp_path, device="cpu", quiet=True
+    )
+    examine(asked)
     (values,) = map(load_file, tmp_path.glob("*.safetensors"))
     opened = visit(runs / "moco")
     queries = torch.tensor([3, 17, 29])

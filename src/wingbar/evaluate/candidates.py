@@ -32,7 +32,8 @@ class Candidate(NamedTuple):
         """What it began with, as a candidate of its own; None if nobody knows."""
         if self.initial is None:
             return None
-        return self._replace(name="initialisation", load=partial(_pooled, self.initial, self.size), folder=None)
+        load = partial(_pooled, self.initial, self.size)
+        return self._replace(name="initialisation", load=load, recipe="", folder=None)
 
 
 def find_candidate(wanted: Wanted, *, encoder: str = "", weights: str = "", seed: int = 0) -> Candidate:

@@ -138,6 +138,8 @@ class Evaluate:
     """Score every encoder with whitened features, too: a second row, in protocols that work on features alone."""
     power: float = 0.5
     """Of whitening: 0 only centres, 1 makes all variances 1, a half their square roots."""
+    initialisation: bool = True
+    """Score what runs began with beside them, as it is and half-white: the baselines that cost nothing."""
     data: Data = field(default_factory=Data)
     retrieval: RetrievalOptions = field(default_factory=RetrievalOptions)
     knn: Knn = field(default_factory=Knn)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from wingbar.config.settings import Config, changed
+from wingbar.errors import UserError
 from wingbar.evaluate.compare import TableRow
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.protocols import ON_FEATURES, PROTOCOLS
 from wingbar.evaluate.record import write_result
 from wingbar.evaluate.splits import find_sources, open_split
-from wingbar.evaluate.subject import Subject, summon
+from wingbar.evaluate.subject import Subject, beginnings, summon
 from wingbar.evaluate.wanted import Wanted, chosen, resolve
 from wingbar.metrics.scores import Score
+from wingbar.models.whitening import HALF
 from wingbar.process import ranks
+from wingbar.terminal import note
 from wingbar.train.distributed import Ranks, joined
+
+OF_RUNS = {"finetune", "doctor"}  # takes hours, and speaks of training: not of what it began with
 
 
 class Examined(NamedTuple):
@@ -43,7 +49,27 @@ def _examine(wanted: Sequence[Wanted], config: Config, out: Path, asked: Evaluat
         protocols = [name for name in protocols if name != "attention"]  # `all` that this data set allows
     powers = [None, asked.power] if asked.whiten else [None]
     subjects = [Subject(candidate, train, test, setting, power) for candidate in candidates for power in powers]
-    return Examined([sit(subject, protocols, asked, out) for subject in subjects], out)
+    rows = [sit(subject, protocols, asked, out) for subject in subjects]
+    again = [name for name in protocols if name not in OF_RUNS]
+    beside = _beside(subjects) if asked.initialisation else []
+    return Examined([*rows, *(sit(one, again, asked, out) for one in beside if _has(one, again))], out)
+
+
+def _beside(subjects: Sequence[Subject]) -> list[Subject]:
+    """What runs began with, as it is and half-white; what is asked for anyway is not looked at twice."""
+    there = {(one.weights, one.size, one.whiten) for one in subjects}
+    try:
+        both = [replace(one, whiten=power) for one in beginnings(subjects) for power in (None, HALF)]
+    except UserError as error:
+        if not subjects[0].setting.quiet:
+            note(f"what training began with is not scored beside it: {error}")
+        return []
+    return [one for one in both if (one.weights, one.size, one.whiten) not in there]
+
+
+def _has(subject: Subject, protocols: Sequence[str]) -> bool:
+    """Whether any of them looks at it."""
+    return bool(protocols) and (subject.whiten is None or not ON_FEATURES.isdisjoint(protocols))
 
 
 def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> TableRow:
@@ -56,6 +82,6 @@ def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) 
         scores |= result.scores
         words += result.words
     candidate = subject.candidate._replace(name=subject.name)
-    if subject.whiten is not None:
+    if subject.whiten is not None or candidate.folder is None:
         candidate = candidate._replace(config=None)  # no seed's twin
     return TableRow(candidate, scores, words)

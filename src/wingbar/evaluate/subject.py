@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
 
@@ -212,6 +212,17 @@ def summon(wanted: Sequence[Wanted], asked: Evaluate, ranks: Ranks = ALONE) -> t
         if setting.bn == "initial":
             _initial(candidate)
     return candidates, setting
+
+
+def beginnings(subjects: Iterable[Subject]) -> list[Subject]:
+    """What the runs among them began with: each initialisation once, the second is *initialisation 2*."""
+    begun: dict[str, Subject] = {}
+    for subject in subjects:
+        if subject.candidate.folder and (start := subject.candidate.begun):
+            number = f" {len(begun) + 1}" if begun else ""
+            began = replace(subject, candidate=start._replace(name=start.name + number), whiten=None)
+            begun.setdefault(began.weights, began)
+    return list(begun.values())
 
 
 def _initial(candidate: Candidate) -> Encoder:

@@ -80,6 +80,7 @@ def _questions(cell: Cell, config: Config, *, probe_epochs: int, quiet: bool) ->
         paper=Paper(epochs=probe_epochs, fractions=FRACTIONS),
         finetune=Finetune(epochs=config.run.epochs),
         whiten=cell.row.recipe == HALF_WHITE,
+        initialisation=False,  # a row of its own
         out=Path(config.run.out) / "evaluation",
         device=config.run.device,
         quiet=quiet,

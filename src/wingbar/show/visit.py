@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from wingbar.data.lookalike import Lookalike
 from wingbar.evaluate.candidates import Candidate
 from wingbar.evaluate.options import Evaluate
 from wingbar.evaluate.splits import Side, Split, open_split, open_splits
-from wingbar.evaluate.subject import Setting, Subject
+from wingbar.evaluate.subject import Setting, Subject, beginnings
 from wingbar.train.images import find_source
 
 
@@ -42,13 +42,7 @@ class Visit:
     @cached_property
     def beginnings(self) -> dict[str, Subject]:
         """What the runs among them began with, likewise: each initialisation once."""
-        begun: dict[str, Subject] = {}
-        for subject in self.named.values():
-            if subject.candidate.folder and (start := subject.candidate.begun):
-                began = replace(subject, candidate=start)
-                begun.setdefault(began.weights, began)
-        names = ["initialisation", *(f"initialisation {number}" for number in range(2, len(begun) + 1))]
-        return dict(zip(names, begun.values(), strict=False))
+        return {subject.name: subject for subject in beginnings(self.named.values())}
 
     @property
     def everyone(self) -> dict[str, Subject]:

@@ -44,15 +44,17 @@ def keep_or_not(features: Float[Tensor, "n dim"], initial: Float[Tensor, "n begu
             f"Whether training has paid cannot be said without labels: it left {kept:.0%} of each image's {NEIGHBOURS} "
             f"nearest as they were. Of ResNet-50s on record none with less than {KEPT:.0%} was better than its "
             f"initialisation, but of small networks all {SMALL} were, so that nothing is known of {trunk}. "
-            "With some labels, wingbar report scores both."
+            "With some labels, wingbar evaluate scores both."
         )
     if kept < KEPT:
         return (
             f"Keep the initialisation: training left {kept:.0%} of each image's {NEIGHBOURS} nearest as they were; "
-            f"this verdict, given below {KEPT:.0%}, was wrong in {FALSE} of {ALARMS} recorded ResNet-50s."
+            f"this verdict, given below {KEPT:.0%}, was wrong in {FALSE} of {ALARMS} recorded ResNet-50s. "
+            "If gradients were not clipped, train again with --optim.clip 1, which on 665 aircraft lost 0.2 points of "
+            "rank-1 in place of 15.4."
         )
     return (
         f"Whether training has paid cannot be said without labels: it left {kept:.0%} of each image's {NEIGHBOURS} "
         f"nearest as they were, and of {ABOVE} recorded ResNet-50s with {KEPT:.0%} or more, {BETTER} were better than "
-        "their initialisation; nothing that was measured told which. With some labels, wingbar report scores both."
+        "their initialisation; nothing that was measured told which. With some labels, wingbar evaluate scores both."
     )

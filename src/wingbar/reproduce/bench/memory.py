@@ -38,10 +38,10 @@ def bench_memory(options: Step, *, tell: Callable[[str], None] = lambda title: N
 
 
 def _configs(options: Step) -> Iterator[tuple[str, Config]]:
-    """Every method alone, and the paper's."""
+    """Every method alone, then the paper's pairs and feature pairs."""
     plain = asked("moco", options, {"run.compile": "off", "run.precision": options.precision})
     alone = [(name, ()) for name in METHODS.named(wraps=False)]
-    for method, around in (*alone, ("moco", ("pairs",))):
+    for method, around in (*alone, ("moco", ("pairs",)), ("moco", ("featurepairs",))):
         config = changed(plain, {"method.name": method, "wrappers": around})
         yield config.title, config
         yield f"{config.title}, recomputed", changed(config, {"run.recompute": True})

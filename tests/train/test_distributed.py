@@ -176,7 +176,7 @@ def test_evaluation_by_ranks_is_that_of_one_process_bit_for_bit(together, tmp_pa
         values = {path.name: load_file(path) for path in sorted(out.glob("*.safetensors"))}
         scores = [(line["metric"], line.get("value")) for line in lines(out)]
         found[count] = (features, scores, values)
-    assert len(found[1][0]) == 2 and len(found[1][2]) == 4
+    assert len(found[1][0]) == 4 and len(found[1][2]) == 4 + 4 + 3  # run, initialisation, the same half-white
     for count in (2, 3):
         assert found[count][:2] == found[1][:2]
         assert_close(found[count][2], found[1][2], rtol=0, atol=0, equal_nan=True)

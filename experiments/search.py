@@ -35,7 +35,6 @@ from wingbar.methods.state import Average
 from wingbar.metrics.features import embed_images
 from wingbar.models.encoder import Encoder, draw_back, evaluation_mode
 from wingbar.train.images import find_source, open_source
-from wingbar.train.loop import train
 from wingbar.train.machine import choose_autocast, choose_device
 from wingbar.train.stages import Stage, build_method, build_stages, plain_images
 from wingbar.types import Method, Output
@@ -242,9 +241,8 @@ def follow(config: Config, stage: Stage, *, release: int | None = None) -> bool:
             raise Diverged
 
     stage.method.train()
-    ends = {"start": 0, "stop": stage.steps}
     try:
-        train(stage.method, stage.batches, stage.optimizers, stage.schedule, **ends, autocast=autocast, after=(check,))
+        stage.run(start=0, stop=stage.steps, autocast=autocast, after=(check,))
     except Diverged:
         return False
     return True

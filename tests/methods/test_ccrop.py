@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from wingbar.data.views import crops
 from wingbar.files import read_lines
 from wingbar.methods.ccrop import LocatedCrops, located
 from wingbar.train import checkpoint
+from wingbar.train.stages import build_method, build_stages
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -197,3 +199,13 @@ def test_boxes_are_found_on_schedule_and_a_stopped_run_goes_on_bit_for_bit(tmp_p
     wingbar.resume(tmp_path / "again")
     assert_close(checkpoint.read(tmp_path / "again" / "checkpoint.pt")[1]["views"], state["views"], rtol=0, atol=0)
     assert_close(checkpoint.read(tmp_path / "again" / "checkpoint.pt")[1]["method"], state["method"], rtol=0, atol=0)
+
+
+def test_a_stage_alone_finds_them_too():
+    """Whoever trains a stage without a run's folder gets the method, not its base."""
+    config = changed(recipe_named("contrastive-crop"), SMALL)
+    store = Store(torch.randint(256, (16, 3, 64, 64), generator=seeded()).byte(), torch.ones(16))
+    (stage,) = build_stages(config, build_method(config, steps=8, images=16), store, torch.device("cpu"))
+    facts: list[dict[str, float]] = []
+    stage.run(start=0, stop=stage.steps, autocast=nullcontext, note=facts.append)
+    assert [bool(one) for one in facts] == [False, True] * 3 + [False] * 2 and stage.batches.views.found

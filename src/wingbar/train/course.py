@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from wingbar.terminal import note
 from wingbar.train.checkpoint import Keeper, Position
 from wingbar.train.distributed import Ranks
 from wingbar.train.fitting import train_stage
-from wingbar.train.loop import After
+from wingbar.train.loop import After, unheard
 from wingbar.train.machine import choose_autocast, choose_device, is_compiled, on_the_cpu
 from wingbar.train.progress import Bar, forecasting
 from wingbar.train.record import Recorder
@@ -82,20 +82,16 @@ def follow(config: Config, stages: Sequence[Stage], method: Method, looks: Seque
     with stop_signals(alone=False) as asked_to_stop:
         for stage, later, start in _left(stages, position):
             stage.method.train()
-            watched = watch([] if later else looks, _unheard, per_epoch=stage.batches.per_epoch)
+            watched = watch([] if later else looks, unheard, per_epoch=stage.batches.per_epoch)
             train_stage(
                 stage,
                 later,
                 start=start,
                 autocast=autocast,
-                after=ranks.told((*_seeing(stage, method, _unheard), watched, ranks.stopping(asked_to_stop)), method),
+                after=ranks.told((watched, ranks.stopping(asked_to_stop)), method),
                 again=f"wingbar resume {config.run.out}",
                 forward=ranks.forward(stage.method),
             )
-
-
-def _unheard(facts: Mapping[str, float]) -> None:
-    """What a rank that follows notes."""
 
 
 def _left(stages: Sequence[Stage], position: Position) -> Iterator[tuple[Stage, Sequence[Stage], int]]:
@@ -103,12 +99,6 @@ def _left(stages: Sequence[Stage], position: Position) -> Iterator[tuple[Stage, 
     first = [stage.name for stage in stages].index(position.stage)
     for number in range(first, len(stages)):
         yield stages[number], stages[number + 1 :], position.step if number == first else 0
-
-
-def _seeing(stage: Stage, method: Method, note: Callable[[Mapping[str, float]], None]) -> list[After]:
-    """Views that look at the method as it learns."""
-    told = getattr(stage.batches.views, "after_step", None)
-    return [] if told is None else [lambda step, outputs: note(told(step, method) or {})]
 
 
 def _run_stage(course: Course, stage: Stage, later: Sequence[Stage], around: Around, *, start: int) -> None:
@@ -120,11 +110,9 @@ def _run_stage(course: Course, stage: Stage, later: Sequence[Stage], around: Aro
         heard = (around.tell, bar.tell, lambda line: keeper.remember(line["step"]), kappa_alarm(course.say), alarm)
         recorder.listeners += heard
         watching = watch([] if later else course.looks, recorder.note, per_epoch=stage.batches.per_epoch)
-        seeing = _seeing(stage, course.method, recorder.note)
         reporting: list[After] = [lambda step, outputs: bar.reach(step + 1), lambda step, outputs: around.forecast(bar)]
         stopping = [_stop_on_collapse(alarm, keeper)] if config.run.stop_on_collapse else []
         after: list[After] = [
-            *seeing,
             watching,
             recorder,
             keeper,
@@ -144,6 +132,7 @@ def _run_stage(course: Course, stage: Stage, later: Sequence[Stage], around: Aro
                 after=ranks.told(after, course.method),
                 again=f"wingbar resume {course.out}",
                 forward=ranks.forward(stage.method),
+                note=recorder.note,
             )
             keeper.save(stage.steps)
 

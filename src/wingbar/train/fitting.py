@@ -18,7 +18,7 @@ from wingbar.data.batches import Batches
 from wingbar.errors import UserError
 from wingbar.models.recompute import blocks_of, recomputing
 from wingbar.train.distributed import Ranks
-from wingbar.train.loop import After, Forward
+from wingbar.train.loop import After, Forward, Note, unheard
 from wingbar.train.machine import choose_autocast, describe_memory, forget_compiled
 from wingbar.train.stages import Stage
 
@@ -34,13 +34,14 @@ def train_stage(
     after: Sequence[After],
     again: str,
     forward: Forward | None = None,
+    note: Note = unheard,
 ) -> None:
     """Steps `start` to the end of a stage. Where they do not fit the GPU, a UserError says what would.
 
     `again` is the command that goes on with the run.
     """
     try:
-        stage.run(start=start, stop=stage.steps, autocast=autocast, after=after, forward=forward)
+        stage.run(start=start, stop=stage.steps, autocast=autocast, after=after, forward=forward, note=note)
         return
     except torch.OutOfMemoryError:
         pass  # all that the step had made is held by the error, and free outside of here only

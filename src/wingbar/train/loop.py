@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -12,6 +12,11 @@ from wingbar.train.optim import Factors, Optimizers
 from wingbar.types import Batch, Method, Output
 
 After = Callable[[int, Sequence[Output]], None]
+Note = Callable[[Mapping[str, float]], None]
+
+
+def unheard(facts: Mapping[str, float]) -> None:
+    """What nobody records."""
 
 
 class Forward(Protocol):

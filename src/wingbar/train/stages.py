@@ -25,7 +25,7 @@ from wingbar.models.recompute import blocks_of, recomputing
 from wingbar.models.weights import encoder_with_weights
 from wingbar.train import optim
 from wingbar.train.images import open_saliency
-from wingbar.train.loop import After, Forward, train
+from wingbar.train.loop import After, Forward, Note, train, unheard
 from wingbar.train.machine import (
     choose_compile,
     choose_device,
@@ -101,10 +101,16 @@ class Stage(NamedTuple):
         autocast: Callable[[], AbstractContextManager[Any]],
         after: Sequence[After] = (),
         forward: Forward | None = None,
+        note: Note = unheard,
     ) -> None:
-        """Make the steps from `start` to before `stop`."""
+        """Make the steps from `start` to before `stop`; `note` hears of views that look at the method as it learns."""
         parts = self.method, self.batches, self.optimizers, self.schedule
+        after = (*self._seeing(note), *after)
         train(*parts, start=start, stop=stop, autocast=autocast, after=after, forward=forward)
+
+    def _seeing(self, note: Note) -> list[After]:
+        told = getattr(self.batches.views, "after_step", None)
+        return [] if told is None else [lambda step, outputs: note(told(step, self.method) or {})]
 
 
 def train_steps(config: Config, images: int) -> int:

@@ -49,6 +49,7 @@ from wingbar.models.encoder import Encoder, evaluation_mode
 from wingbar.models.whitening import fit_whitening, whiten
 from wingbar.train.images import find_source
 from wingbar.train.stages import build_method, build_stages, plain_images
+from wingbar.types import Method
 
 SPACE: dict[str, tuple[Any, ...]] = {
     "optim.lr": (0.03, 0.1, 0.3),
@@ -294,7 +295,7 @@ def run(folder: Path, way: Way, trial: Trial, until: float) -> Line | None:
     ends = {}
     for share in way.shares if all(follow(config, stage) for stage in stages) else way.shares[:1]:
         encoder = between(first, method.encoder, share=share)
-        seen, unseen = (features(config, encoder, store) for store in (train, test))
+        seen, unseen = (features(config, method if share == 1 else encoder, store) for store in (train, test))
         ends[str(share)] = scores(seen, train.labels, unseen, test.labels)
         if way.measured:
             ends[str(share)] |= candidates(*two_views(encoder, views, train, nullcontext), seen, begun)
@@ -312,11 +313,12 @@ def scores(seen: Tensor, labels: Tensor, unseen: Tensor, truth: Tensor) -> dict[
     return found
 
 
-def features(config: Config, encoder: Encoder, store: Store) -> Tensor:
-    """Of images, prepared as `wingbar evaluate` does."""
+def features(config: Config, network: Encoder | Method, store: Store) -> Tensor:
+    """Of images, prepared as `wingbar evaluate` does: a trunk's vectors, or what a method is evaluated by."""
     prepare = plain_images(changed(config, {"data.plain": "centre"}))
-    with evaluation_mode(encoder):
-        return embed_images(lambda image: encoder(image).vector, store, prepare, device=torch.device("cpu"))
+    embed = (lambda image: network(image).vector) if isinstance(network, Encoder) else network.embed
+    with evaluation_mode(network):
+        return embed_images(embed, store, prepare, device=torch.device("cpu"))
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 from wingbar.config.recipes import recipe_named
-from wingbar.config.settings import named
+from wingbar.config.settings import changed, named
+from wingbar.data.datasets import lookalike_store
+from wingbar.data.views import centre
+from wingbar.train.stages import build_method
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +91,17 @@ def test_the_reported_draw_is_trained_on_once_the_second_round_is_over(search):
     reported = search.proof(sought, [*screened, *near])
     assert {trial[:3] for trial in reported} == {(name, 3 + 8 * search.SETTINGS, 4) for name in search.RECIPES}
     assert sorted(trial.seed for trial in reported) == sorted([*range(5)] * 2)
+
+
+def test_a_method_is_scored_by_what_it_is_evaluated_by(search):
+    """DINO by its teacher: a trunk by its own vectors, as what lies half way has no method around it."""
+    small = {"data.size": 32, "data.local": 0, "method.prototypes": 8, "encoder.name": "timm/test_resnet"}
+    config = changed(recipe_named("dino"), {**small, "encoder.weights": "random"})
+    method, store = build_method(config, images=4), lookalike_store("train", side=32, classes=2, images=4, loud=0.2)
+    with torch.no_grad():
+        next(method.teacher_encoder.parameters()).mul_(2.0)
+        images = centre(store.images, store.aspect, size=32)
+        student, teacher = (one.eval()(images).vector for one in (method.encoder, method.teacher_encoder))
+    assert_close(search.features(config, method, store), teacher)
+    assert_close(search.features(config, method.encoder, store), student)
+    assert (student - teacher).abs().max() > 1e-3

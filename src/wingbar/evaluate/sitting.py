@@ -51,25 +51,21 @@ def _examine(wanted: Sequence[Wanted], config: Config, out: Path, asked: Evaluat
     subjects = [Subject(candidate, train, test, setting, power) for candidate in candidates for power in powers]
     rows = [sit(subject, protocols, asked, out) for subject in subjects]
     again = [name for name in protocols if name not in OF_RUNS]
-    beside = _beside(subjects) if asked.initialisation else []
-    return Examined([*rows, *(sit(one, again, asked, out) for one in beside if _has(one, again))], out)
+    beside = _beside(subjects, white=not ON_FEATURES.isdisjoint(again)) if asked.initialisation and again else []
+    return Examined([*rows, *(sit(one, again, asked, out) for one in beside)], out)
 
 
-def _beside(subjects: Sequence[Subject]) -> list[Subject]:
+def _beside(subjects: Sequence[Subject], *, white: bool) -> list[Subject]:
     """What runs began with, as it is and half-white; what is asked for anyway is not looked at twice."""
+    powers = (None, HALF) if white else (None,)
     there = {(one.weights, one.size, one.whiten) for one in subjects}
     try:
-        both = [replace(one, whiten=power) for one in beginnings(subjects) for power in (None, HALF)]
+        both = [replace(one, whiten=power) for one in beginnings(subjects) for power in powers]
     except UserError as error:
         if not subjects[0].setting.quiet:
             note(f"what training began with is not scored beside it: {error}")
         return []
     return [one for one in both if (one.weights, one.size, one.whiten) not in there]
-
-
-def _has(subject: Subject, protocols: Sequence[str]) -> bool:
-    """Whether any of them looks at it."""
-    return bool(protocols) and (subject.whiten is None or not ON_FEATURES.isdisjoint(protocols))
 
 
 def sit(subject: Subject, protocols: Sequence[str], asked: Evaluate, out: Path) -> TableRow:

@@ -54,6 +54,7 @@ ARMS = {
     "upside down": "feature-pairs,featurepairs.judged=upside_down",
     "MoCo v2, last stage": "moco-tuned,encoder.last=1",
 }
+FIRST = tuple(ARMS)[:4]  # by the rules; the others where time is left
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Asked:
     """How it is read."""
     weights: str = "random"
     """Where the encoder starts."""
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = FIRST
     """Which, of those in `ARMS`."""
     seeds: tuple[int, ...] = tuple(range(200, 208))
     """Of the trainings; even ones train on one half of the images, odd ones on the other."""
@@ -240,10 +241,11 @@ def batch_of(config: Config, maps: Maps, step: int, steps: int) -> Batch:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """A row per arm: means over the seeds that every arm has, and what feature pairs have more, with its interval."""
+    """A row per arm: means over the seeds that the first arms have, and what feature pairs have more, with interval."""
     made = {(line["arm"], line["seed"]): line["ends"] for line in lines}
-    arms = [arm for arm in ARMS if any(name == arm for name, _ in made)]
-    seeds = sorted({seed for _, seed in made if all((arm, seed) in made for arm in arms)})
+    begun = [arm for arm in FIRST if any(name == arm for name, _ in made)]
+    seeds = sorted({seed for _, seed in made if all((arm, seed) in made for arm in begun)})
+    arms = [arm for arm in ARMS if all((arm, seed) in made for seed in seeds)]
     if OURS not in arms or len(seeds) < 2:
         return f"{len(lines)} trainings; from two seeds on that all arms have, there is a table"
     values = {"the initialisation": [made[OURS, seed]["0.0"] for seed in seeds]}

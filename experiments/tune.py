@@ -105,11 +105,11 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
     given = {today(name): value for name, value in settings.items() if name != "recipe"}
     whole = changed(recipe_named(settings["recipe"]), given)
     recipe = "default" if whole.wrappers else "moco"
-    plain = named(recipe_named(recipe))
-    parts = {name: value for name in ("method.name", "wrappers") if (value := named(whole)[name]) != plain[name]}
+    every, plain = named(whole), named(recipe_named(recipe))
+    parts = {name: every[name] for name in ("method.name", "wrappers") if every[name] != plain[name]}
     before = named(changed(recipe_named(recipe), parts))  # another method brings settings of its own
-    differing = parts | {name: value for name, value in named(whole).items() if value != before.get(name)}
-    first = recorded(differing, named(whole))
+    differing = parts | {name: value for name, value in every.items() if value != before.get(name)}
+    first = recorded(differing, every)
     return {"recipe": recipe, **json.loads(json.dumps(first))}  # as it will be read from the record
 
 

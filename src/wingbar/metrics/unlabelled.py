@@ -50,8 +50,8 @@ def keep_or_not(features: Float[Tensor, "n dim"], initial: Float[Tensor, "n begu
         return (
             f"Keep the initialisation: training left {kept:.0%} of each image's {NEIGHBOURS} nearest as they were; "
             f"this verdict, given below {KEPT:.0%}, was wrong in {FALSE} of {ALARMS} recorded ResNet-50s. "
-            "If gradients were not clipped, train again with --optim.clip 1, which on 665 aircraft lost 0.2 points of "
-            "rank-1 in place of 15.4."
+            "If gradients were not clipped, train again with --optim.clip 1, which on 665 aircraft lost 0.2 points in "
+            "place of 15.4."
         )
     return (
         f"Whether training has paid cannot be said without labels: it left {kept:.0%} of each image's {NEIGHBOURS} "

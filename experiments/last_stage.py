@@ -68,7 +68,7 @@ class Asked:
     weights: str = "random"
     """Where the encoder starts."""
     arms: tuple[str, ...] = FIRST
-    """Which, of those in `ARMS`."""
+    """Which, of those in `ARMS`; or another one with its recipe and changes: clipped=feature-pairs,optim.clip=1.0."""
     seeds: tuple[int, ...] = tuple(range(200, 208))
     """Of the trainings; even ones train on one half of the images, odd ones on the other."""
     set: tuple[str, ...] = ("data.size=112", "run.epochs=9", "run.precision=bf16", "featurepairs.nu=1.0")
@@ -114,7 +114,7 @@ def _train_all(asked: Asked, until: float) -> None:
     made: dict[int, Maps] = {}
     for seed in asked.seeds:
         for arm in asked.arms:
-            training = Training(Path(asked.root).name, arm, seed, asked.set)
+            training = Training(Path(asked.root).name, arm.partition("=")[0], seed, asked.set)
             identity = json.loads(json.dumps(training._asdict()))
             if is_done(read_lines(asked.out), identity):
                 continue
@@ -126,12 +126,13 @@ def _train_all(asked: Asked, until: float) -> None:
             line = run(config, made[seed % 2])
             append(asked.out, [{**identity, **line}], durable=True)
             told = " ".join(f"{share}: {found[DECIDES]}" for share, found in line["ends"].items())
-            print(arm, seed, told, f"{line['seconds']} s", flush=True)
+            print(*training[:3], told, f"{line['seconds']} s", flush=True)
 
 
 def config_of(asked: Asked, arm: str, seed: int) -> Config:
     """The arm's recipe with what is changed in it."""
-    name, *own = ARMS[arm].split(",")
+    _, _, given = arm.partition("=")
+    name, *own = (given or ARMS[arm]).split(",")
     recipe = recipe_named(name)
     settings = {
         "data.root": asked.root,

@@ -28,6 +28,7 @@ from torch import Generator, Tensor, nn
 from trial_search import DECIDES, scores
 
 from wingbar.config.recipes import recipe_named
+from wingbar.config.sections import DataSettings
 from wingbar.config.settings import Config, changed, fitting, parsed
 from wingbar.data.batches import NOISE, ORDER, VIEWS, fold
 from wingbar.data.placement import place
@@ -111,7 +112,7 @@ def main(asked: Asked) -> None:
 
 
 def _train_all(asked: Asked, until: float) -> None:
-    made: dict[int, Maps] = {}
+    made: dict[tuple[int, DataSettings], Maps] = {}
     for seed in asked.seeds:
         for arm in asked.arms:
             training = Training(Path(asked.root).name, arm.partition("=")[0], seed, asked.set)
@@ -121,9 +122,10 @@ def _train_all(asked: Asked, until: float) -> None:
             if time.monotonic() > until:
                 return print("time is over; the same command goes on", flush=True)
             config = config_of(asked, arm, seed)
-            if seed % 2 not in made:
-                made[seed % 2] = maps_of(config, seed % 2)
-            line = run(config, made[seed % 2])
+            seen = seed % 2, config.data  # a half, and how its views are made
+            if seen not in made:
+                made[seen] = maps_of(config, seed % 2)
+            line = run(config, made[seen])
             append(asked.out, [{**identity, **line}], durable=True)
             told = " ".join(f"{share}: {found[DECIDES]}" for share, found in line["ends"].items())
             print(*training[:3], told, f"{line['seconds']} s", flush=True)

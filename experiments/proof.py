@@ -2,11 +2,11 @@
 
     python experiments/proof.py --data cub200=DATA/CUB_200_2011 folder=DATA/pets --weights FILE --arms moco=moco-tuned
 
-An arm is a recipe with what is changed in it (`pairs=feature-pairs,featurepairs.nu=1.0`). Every arm is trained on every
-data set with every seed; what is kept is `--share` of the way from the initialisation. Each encoder is a line of
+An arm is a recipe with what is changed in it (`features=feature-pairs,featurepairs.nu=1.0`). Every arm is trained on
+every data set with every seed; what is kept is `--share` of the way from the initialisation. Each encoder is a line of
 `--out`, raw and half-white, with every test image's value in `values` beside it; what is there is not made again.
 Several processes may share the seeds. `--summary` prints means over seeds, and differences to the initialisation and
-to the first arm with intervals over seeds and images. The rules are in docs/notebook/rules.md.
+between feature pairs and all else, with intervals over seeds and images. The rules are in docs/notebook/rules.md.
 """
 
 from __future__ import annotations
@@ -46,8 +46,33 @@ from wingbar.reproduce.results import read_values, write_values
 from wingbar.train.machine import choose_autocast, choose_device, forget_compiled
 from wingbar.train.stages import build_method, build_stages, build_views, plain_images
 
-START = "initialisation"
-SHOWN = ("raw/rank-1", "raw/mAP", "raw/kNN", "linear 100 %", "linear 20 %", "white/rank-1", "white/mAP", "white/kNN")
+START, OURS, CLIPPED, RULED = "initialisation", "features", "clipped", "ruled"
+LEAST = 0.65  # cosine to the initialisation's features of training images, below which the clipped training counts
+TITLES = {
+    START: "the initialisation",
+    "moco": "MoCo v2",
+    OURS: "feature pairs",
+    CLIPPED: "feature pairs, clipped",
+    RULED: "feature pairs, by the rule",
+    "third": "no noise: a third view",
+    "uniform": "noise on all dimensions alike",
+    "of-another": "noise as another image",
+    "upside-down": "noise upside down",
+    "twins": "the paper's image pairs",
+    "simsiam": "SimSiam",
+    "simsiam-features": "feature pairs on SimSiam",
+}
+SHOWN = {
+    "raw/rank-1": "rank-1",
+    "raw/mAP": "mAP",
+    "raw/kNN": "kNN",
+    "linear 100 %": "linear 100 %",
+    "linear 20 %": "linear 20 %",
+    "white/rank-1": "half-white rank-1",
+    "white/mAP": "mAP",
+    "white/kNN": "kNN",
+}
+Arms = Mapping[str, Mapping[int, Line]]  # what is on record of a data set, by arm and seed
 RESAMPLES = 10_000
 MEASURED = 2_000  # training images that say what can be said without labels
 
@@ -61,7 +86,7 @@ class Claim:
     weights: str = "random"
     """Where every encoder starts."""
     arms: tuple[str, ...] = ()
-    """Name, recipe and changes: pairs=feature-pairs,featurepairs.nu=1.0; the first is what others are held against."""
+    """Name (of `TITLES`), recipe and changes: features=feature-pairs,featurepairs.nu=1.0."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of the trainings."""
     share: float = 0.5
@@ -224,38 +249,55 @@ def _rankings(train: Tensor, test: Tensor, shown: Tensor, labels: Tensor) -> dic
 
 
 def tables(lines: Sequence[Line], folder: Path) -> str:
-    """Of every data set: means over seeds, then differences to the first arm."""
-    sets: dict[str, dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    """Of every data set: means over seeds, then differences."""
+    sets: dict[str, dict[str, dict[int, Line]]] = defaultdict(lambda: defaultdict(dict))
     for line in lines:
-        sets[line["data"]][line["arm"]].append(line)
+        sets[line["data"]][line["arm"]][line["seed"]] = line
     parts = [part for data, arms in sets.items() for part in _table(data, arms, folder)]
     spent = sum(line["train_seconds"] for line in lines) / 60
-    return "\n".join([*parts, f"{len(lines)} encoders, {spent:.1f} minutes of training"])
+    return "\n".join([*parts, f"{len(lines)} encoders, {spent:.1f} minutes of training, up to five side by side"])
 
 
-def _table(data: str, arms: Mapping[str, Sequence[Line]], folder: Path) -> Iterator[str]:
-    yield from (f"| {data} | seeds | {' | '.join(SHOWN)} |", "|" + " --- |" * (2 + len(SHOWN)))
-    for arm, lines in arms.items():
-        means = (f"{mean(line['scores'][name] for line in lines):.1f}" for name in SHOWN)
-        yield f"| {arm} | {len(lines)} | {' | '.join(means)} |"
-    keys = {arm: {line["seed"]: line["key"] for line in lines} for arm, lines in arms.items()}
-    trained = [arm for arm in arms if arm != START]
-    pairs = [(arm, START) for arm in trained if START in arms] + [(arm, trained[0]) for arm in trained[1:]]
+def _table(data: str, arms: Arms, folder: Path) -> Iterator[str]:
+    yield from (f"| {data} | seeds | {' | '.join(SHOWN.values())} |", "|" + " --- |" * (2 + len(SHOWN)))
+    made = {arm: arms[arm] for arm in TITLES if arm in arms} | ruled(arms)
+    for arm, lines in made.items():
+        means = (f"{mean(line['scores'][name] for line in lines.values()):.1f}" for name in SHOWN)
+        yield f"| {TITLES[arm]} | {len(lines)} | {' | '.join(means)} |"
+    ours = RULED if RULED in made else OURS
+    others = [arm for arm in made if arm != START]
+    pairs = [(arm, START) for arm in others if START in made]
+    pairs += [(ours, arm) for arm in others if ours in made and arm not in (OURS, CLIPPED, RULED)]
     for arm, other in pairs:
-        begun = dict.fromkeys(keys[arm], next(iter(keys[other].values())))  # every training began with the same one
-        against = begun if other == START else keys[other]
-        seeds = sorted(keys[arm].keys() & against.keys())
-        gains = (
-            _gain([keys[arm][one] for one in seeds], [against[one] for one in seeds], name, folder) for name in SHOWN
-        )
-        yield f"| {arm} − {other} | {len(seeds)} | {' | '.join(gains)} |"
+        begun = dict.fromkeys(made[arm], next(iter(made[other].values())))  # every training began with the same one
+        against = begun if other == START else made[other]
+        seeds = sorted(made[arm].keys() & against.keys())
+        if seeds:
+            keys = [[lines[one]["key"] for one in seeds] for lines in (made[arm], against)]
+            gains = (_gain(*keys, name, folder) for name in SHOWN)
+            yield f"| {TITLES[arm]} − {TITLES[other]} | {len(seeds)} | {' | '.join(gains)} |"
     yield ""
+
+
+def ruled(arms: Arms) -> Arms:
+    """Feature pairs, clipped where a training ended far from its initialisation; nothing where none did."""
+    lost = {seed for seed, line in arms.get(OURS, {}).items() if line["cosine"] < LEAST}
+    if not lost:
+        return {}
+    clipped = arms.get(CLIPPED, {})
+    return {
+        RULED: {
+            seed: clipped[seed] if seed in lost else line
+            for seed, line in arms[OURS].items()
+            if seed not in lost or seed in clipped
+        }
+    }
 
 
 def _gain(own: Sequence[str], base: Sequence[str], metric: str, folder: Path) -> str:
     values = [torch.stack(read_values(folder, keys, metric)).double() for keys in (own, base)]
     found = paired_over_seeds(values[0] - values[1])
-    return f"{100 * found.value:+.1f} ({100 * found.low:+.1f} … {100 * found.high:+.1f})"
+    return f"{100 * found.value:+.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})".replace("-", "−")
 
 
 def paired_over_seeds(gains: Tensor, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:

@@ -33,7 +33,7 @@ from wingbar.process import ranks as started
 from wingbar.terminal import aside
 from wingbar.together import in_company
 from wingbar.train.loop import After, Forward
-from wingbar.train.machine import choose_device, choose_precision
+from wingbar.train.machine import choose_device, choose_precision, is_compiled
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
@@ -126,6 +126,9 @@ class Ranks:
         """The method's forward pass; what comes backward from it is averaged over ranks. None: alone."""
         if self.count == 1 and not dist.is_initialized():
             return None
+        if is_compiled(method):
+            # cut where a bucket is full, so that gradients travel behind the rest of the backward pass: alone none does
+            torch._dynamo.config.optimize_ddp = self.count > 1
         # some rest, as prototypes and encoders do at first, and the encoder is no part of what trains a decoder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers`")  # its new name is too new for us

@@ -25,12 +25,15 @@ from scipy.stats import spearmanr
 from stability import judge
 
 from wingbar.files import Line, read_lines
+from wingbar.metrics.unlabelled import KEPT, NEAR
 
 LABELLED = ("raw/", "white/")
 FIXED = ("neighbours_kept", "cosine")  # 1 at the initialisation, so that their change says the same
 SHARES = ("rank", "std")  # their change is a quotient
+READOUTS = ("student", "teacher", "halfway")
 FEW = 5  # encoders, or settings, of which no correlation is given
 RESAMPLES = 1000
+LOST = 3.0  # points
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Records:
     """First steps."""
     controls: Path = Path("results/trial-controls.jsonl")
     """Trainings of the trial, scored on images they have not seen: a trunk and images of another kind, told apart."""
+    proof: Path = Path("results/proof.jsonl")
+    """Trainings of the proof, scored on test images and kept half way."""
 
 
 class Judged(NamedTuple):
@@ -58,7 +63,12 @@ class Judged(NamedTuple):
 
 def main(records: Records) -> None:
     """All tables, in Markdown."""
-    tell([*of_search(read_lines(records.search)), *of_stability(read_lines(records.stability))])
+    search = read_lines(records.search)
+    tell([*of_search(search), *of_stability(read_lines(records.stability))])
+    print("\n# Half way from the initialisation, of the search")
+    print(alarms(list(of_search(search, readouts=("halfway",)))))
+    print("\n# Half way, of the proof")
+    print(proven(list(of_proof(read_lines(records.proof)))))
     if drawn := list(of_trial(read_lines(records.controls))):
         print("\n# The trial's look-alikes")
         tell(drawn)
@@ -78,12 +88,12 @@ def tell(everyone: Sequence[Judged]) -> None:
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-def of_search(lines: Iterable[Line]) -> Iterator[Judged]:
+def of_search(lines: Iterable[Line], readouts: Sequence[str] = READOUTS) -> Iterator[Judged]:
     """Every read-out of every training, each judged by itself."""
     for line in lines:
         about = (line["recipe"], line["vary"], f"{line['epochs']} epochs")
         arm = "feature pairs" if line["recipe"] == "feature-pairs" else "MoCo v2"
-        yield from (_judged(line, arm, about, end) for end in line["ends"].values() if end)
+        yield from (_judged(line, arm, about, end) for name, end in line["ends"].items() if end and name in readouts)
 
 
 def of_stability(lines: Iterable[Line]) -> Iterator[Judged]:
@@ -103,6 +113,16 @@ def of_trial(lines: Iterable[Line]) -> Iterator[Judged]:
         for share in sorted(line["ends"].keys() - {"0.0"}) if "neighbours_kept" in start else ():
             told = {"data": "look-alikes", "start": start}
             yield _judged(told, arm, (line["recipe"], *line["set"], share), line["ends"][share])
+
+
+def of_proof(lines: Iterable[Line]) -> Iterator[Judged]:
+    """Every trained encoder; lost if it is three points or more below its initialisation."""
+    known = list(lines)
+    begun = {line["data"]: rank1(line["scores"]) for line in known if line["arm"] == "initialisation"}
+    for line in known:
+        if line["arm"] != "initialisation" and line.get("measures"):
+            gain = rank1(line["scores"]) - begun[line["data"]]
+            yield Judged(line["data"], line["arm"], (line["arm"],), gain, gain <= -LOST, line["measures"])
 
 
 def _judged(line: Line, arm: str, about: tuple[str, ...], end: Mapping[str, float]) -> Judged:
@@ -224,6 +244,16 @@ def alarms(everyone: Sequence[Judged]) -> str:
             lowest = min(one.values[name] for one in known if one.gain > 0)
             rows.append([name, f"{lowest:.3g}", unseen, len(rung), wrong, f"{caught} of {len(lost)}"])
     return markdown(("candidate", "threshold of all", "unseen", "said: keep", "wrong", "lost ones found"), rows)
+
+
+def proven(everyone: Sequence[Judged]) -> str:
+    """What the limits that are in the package say of encoders they were not made from."""
+    rows = []
+    for name, limit in (("neighbours_kept", KEPT), ("cosine", NEAR)):
+        rung = [one for one in everyone if one.values[name] < limit]
+        wrong, lost = sum(one.gain > 0 for one in rung), sum(one.lost for one in everyone)
+        rows.append([name, limit, len(everyone), len(rung), wrong, f"{sum(one.lost for one in rung)} of {lost}"])
+    return markdown(("candidate", "limit", "encoders", "said: keep", "wrong", "lost ones found"), rows)
 
 
 def _lowest_better(name: str, known: Sequence[Judged], *, but: Judged, by: Group) -> float:

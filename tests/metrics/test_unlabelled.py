@@ -47,6 +47,15 @@ def test_the_verdict_quotes_the_record(verdict):
     assert f"| setting | {unlabelled.ALARMS} | {unlabelled.FALSE} |" in row
 
 
+def test_the_limit_of_encoders_half_way_is_what_the_record_says_and_held_in_the_proof(verdict):
+    halves = list(verdict.of_search(read_lines(RESULTS / "search.jsonl")[:75], readouts=("halfway",)))
+    assert not any(one.gain > 0 for one in halves if one.values["cosine"] < unlabelled.NEAR)
+    row = next(row for row in verdict.alarms(halves).splitlines() if row.startswith("| cosine"))
+    assert f"| setting | {unlabelled.FAR} | {unlabelled.FALSE_FAR} | 17 of 18 |" in row
+    proof = list(verdict.of_proof(read_lines(RESULTS / "proof.jsonl")[:24]))
+    assert "| cosine | 0.82 | 21 | 3 | 0 | 3 of 3 |" in verdict.proven(proof)
+
+
 def test_of_another_trunk_the_verdict_says_nothing_as_it_would_have_been_wrong(verdict):
     lines = read_lines(RESULTS / "trial-search.jsonl")
     low = [one for one in verdict.of_trial(lines) if one.values["neighbours_kept"] < unlabelled.KEPT]
@@ -60,3 +69,14 @@ def test_only_few_kept_neighbours_of_many_images_of_a_known_trunk_are_a_verdict(
     assert keep_or_not(initial + 0.01, initial, trunk="timm/resnet50").startswith("Whether training has paid cannot")
     assert "nothing is known of timm/resnet18" in keep_or_not(other, initial, trunk="timm/resnet18")
     assert keep_or_not(initial[:-1], initial[:-1], trunk="torchvision/resnet50") == ""
+
+
+def test_half_way_it_is_the_angle_of_features_that_counts():
+    initial = drawn(unlabelled.LEAST, 4)
+    turned = initial.clone()
+    turned[:, 0] += 2.5 * initial.norm(dim=1).mean()  # all alike: who is near whom hardly changes
+    angle = torch.nn.functional.cosine_similarity(turned, initial).mean().item()
+    half, whole = (keep_or_not(turned, initial, trunk="resnet50", share=share) for share in (0.5, 1.0))
+    assert angle < unlabelled.NEAR and f"a mean cosine of {angle:.2f} " in half
+    assert whole.startswith("Whether training has paid cannot")
+    assert keep_or_not(initial, initial, trunk="resnet50", share=0.5).startswith("Whether training has paid cannot")

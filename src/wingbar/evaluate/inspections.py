@@ -37,9 +37,12 @@ def doctor(subject: Subject, asked: Evaluate) -> ProtocolResult:
     rows = torch.randperm(len(subject.train.labels), generator=torch.Generator().manual_seed(0))[: _enough(subject)]
     features, begun = subject.features(subject.train), _begun(subject, rows) if folder else None
     found = diagnose(features, record=record, begun=None if begun is None else begun[:FEW])
-    keep = "" if begun is None else keep_or_not(features.cpu()[rows], begun.cpu(), trunk=subject.embedder.encoder.name)
-    words = (f"doctor: {found.verdict}", *found.sentences, *filter(None, [keep]))
-    return ProtocolResult({}, readings=found.values, words=words)
+    words = [f"doctor: {found.verdict}", *found.sentences]
+    if begun is not None:
+        share = config.encoder.share if (config := subject.candidate.config) else 1.0
+        trunk = subject.embedder.encoder.name
+        words += filter(None, [keep_or_not(features.cpu()[rows], begun.cpu(), trunk=trunk, share=share)])
+    return ProtocolResult({}, readings=found.values, words=tuple(words))
 
 
 def _enough(subject: Subject) -> int:

@@ -92,7 +92,8 @@ def last_look(config: Config, begun: Encodes, trained: Encodes, store: Store) ->
         with evaluation_mode(encoder), choose_autocast(config.run.precision, device)():
             return embed_images(lambda image: encoder(image).vector, few, prepare, device=device, batch=CHUNK)
 
-    return keep_or_not(features(trained), features(begun.to(device)), trunk=begun.name)
+    share = config.encoder.share
+    return keep_or_not(features(trained), features(begun.to(device)), trunk=begun.name, share=share)
 
 
 def sample(store: Store, most: int, *, device: torch.device) -> Store:

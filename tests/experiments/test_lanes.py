@@ -54,6 +54,11 @@ def test_what_the_shipped_list_says_can_be_done(task, experiment, monkeypatch):
         tyro.cli(experiment("systems").Compared, args=words)
     elif program == "experiments/tune.py":
         assert tyro.cli(experiment("tune").Tuning, args=words).plan.exists()
+    elif program == "experiments/search.py":
+        search = experiment("search")
+        wanted = tyro.cli(search.Wanted, args=words)
+        for training in search.plan(wanted):
+            check_limits(search.config_of(wanted, training))
     else:
         assert program == "experiments/proof.py"
         buildable(experiment("proof"), words)

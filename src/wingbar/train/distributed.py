@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from wingbar.config.settings import Config
 from wingbar.data.batches import fold
@@ -126,15 +126,12 @@ class Ranks:
         """The method's forward pass; what comes backward from it is averaged over ranks. None: alone."""
         if self.count == 1 and not dist.is_initialized():
             return None
-        if is_compiled(method):
-            # cut where a bucket is full, so that gradients travel behind the rest of the backward pass: alone none does
+        if is_compiled(method):  # cut at full buckets, so that gradients travel behind the rest: alone, none does
             torch._dynamo.config.optimize_ddp = self.count > 1
         # some rest, as prototypes and encoders do at first, and the encoder is no part of what trains a decoder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers`")  # its new name is too new for us
-            wrapped = DistributedDataParallel(
-                method, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
-            )
+            wrapped = DDP(method, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True)
 
         def forward(batch: Batch, *, last: bool) -> Output:
             if self.rank:  # dropout of a trunk's own is the one thing that is not drawn for the whole batch

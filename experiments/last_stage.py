@@ -248,7 +248,8 @@ def table(lines: Sequence[Line]) -> str:
     made = {(line["arm"], line["seed"]): line["ends"] for line in lines}
     begun = [arm for arm in FIRST if any(name == arm for name, _ in made)]
     seeds = sorted({seed for _, seed in made if all((arm, seed) in made for arm in begun)})
-    arms = [arm for arm in ARMS if all((arm, seed) in made for seed in seeds)]
+    named = dict.fromkeys([*ARMS, *(arm for arm, _ in made)])
+    arms = [arm for arm in named if all((arm, seed) in made for seed in seeds)]
     if OURS not in arms or len(seeds) < 2:
         return f"{len(lines)} trainings; from two seeds on that all arms have, there is a table"
     values = {"the initialisation": [made[OURS, seed]["0.0"] for seed in seeds]}

@@ -86,7 +86,7 @@ class Claim:
     weights: str = "random"
     """Where every encoder starts."""
     arms: tuple[str, ...] = ()
-    """Name (of `TITLES`), recipe and changes: features=feature-pairs,featurepairs.nu=1.0."""
+    """Name, recipe and changes: features=feature-pairs,featurepairs.nu=1.0; tables know the names in `TITLES`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of the trainings."""
     share: float = 0.5
@@ -260,10 +260,11 @@ def tables(lines: Sequence[Line], folder: Path) -> str:
 
 def _table(data: str, arms: Arms, folder: Path) -> Iterator[str]:
     yield from (f"| {data} | seeds | {' | '.join(SHOWN.values())} |", "|" + " --- |" * (2 + len(SHOWN)))
-    made = {arm: arms[arm] for arm in TITLES if arm in arms} | ruled(arms)
+    titles = TITLES | {arm: arm for arm in arms if arm not in TITLES}
+    made = {arm: arms[arm] for arm in titles if arm in arms} | ruled(arms)
     for arm, lines in made.items():
         means = (f"{mean(line['scores'][name] for line in lines.values()):.1f}" for name in SHOWN)
-        yield f"| {TITLES[arm]} | {len(lines)} | {' | '.join(means)} |"
+        yield f"| {titles[arm]} | {len(lines)} | {' | '.join(means)} |"
     ours = RULED if RULED in made else OURS
     others = [arm for arm in made if arm != START]
     pairs = [(arm, START) for arm in others if START in made]
@@ -275,23 +276,20 @@ def _table(data: str, arms: Arms, folder: Path) -> Iterator[str]:
         if seeds:
             keys = [[lines[one]["key"] for one in seeds] for lines in (made[arm], against)]
             gains = (_gain(*keys, name, folder) for name in SHOWN)
-            yield f"| {TITLES[arm]} − {TITLES[other]} | {len(seeds)} | {' | '.join(gains)} |"
+            yield f"| {titles[arm]} − {titles[other]} | {len(seeds)} | {' | '.join(gains)} |"
     yield ""
 
 
 def ruled(arms: Arms) -> Arms:
     """Feature pairs, clipped where a training ended far from its initialisation; nothing where none did."""
-    lost = {seed for seed, line in arms.get(OURS, {}).items() if line["cosine"] < LEAST}
-    if not lost:
-        return {}
-    clipped = arms.get(CLIPPED, {})
-    return {
-        RULED: {
-            seed: clipped[seed] if seed in lost else line
-            for seed, line in arms[OURS].items()
-            if seed not in lost or seed in clipped
-        }
+    ours, clipped = arms.get(OURS, {}), arms.get(CLIPPED, {})
+    lost = {seed for seed, line in ours.items() if line["cosine"] < LEAST}
+    found = {
+        seed: clipped[seed] if seed in lost else line
+        for seed, line in ours.items()
+        if seed in clipped or seed not in lost
     }
+    return {RULED: found} if lost and found else {}
 
 
 def _gain(own: Sequence[str], base: Sequence[str], metric: str, folder: Path) -> str:

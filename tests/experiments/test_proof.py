@@ -36,6 +36,7 @@ def test_a_training_that_went_too_far_counts_as_its_clipped_twin_without_which_i
     }
     assert {seed: line["arm"] for seed, line in ruled(lines)["ruled"].items()} == {0: "features", 1: "clipped"}
     assert ruled({"features": {0: lines["features"][0]}}) == {}
+    assert ruled({"features": lines["features"] | {0: {"cosine": 0.1}}}) == {}
 
 
 def test_the_page_says_what_is_on_record():

@@ -60,6 +60,7 @@ if sys.version_info >= (3, 12):  # whose isinstance overlooks what __getattr__ g
 
 sys.dont_write_bytecode = False  # or this process compiles all our files and all tests anew, each time
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start, whose bits are compared with this process's
 if not torch.cuda.is_available():  # torch.compile, tested where there is a GPU, cannot trace the checks
     jaxtyping.jaxtyped = sparingly
     jaxtyping.install_import_hook("wingbar", "beartype.beartype")

@@ -35,6 +35,28 @@ def dead() -> int:
     return process.pid
 
 
+def test_who_has_just_come_in_is_given_a_moment_to_write_its_name(tmp_path, monkeypatch):
+    """Once a test met a process between its lock and its name, and could not say whose it was."""
+    path, looks = tmp_path / "lock", list[float]()
+    with alone(path, busy=refuse):
+        name = path.read_bytes()
+        path.write_bytes(b"")
+
+        def wait(seconds):
+            looks.append(seconds)
+            if len(looks) == 3:
+                path.write_bytes(name)
+
+        monkeypatch.setattr(locks.time, "sleep", wait)
+        with pytest.raises(Refused) as met, alone(path, busy=refuse):
+            pass
+        assert met.value.args[0].process == os.getpid() and len(looks) == 3
+        path.write_bytes(b"{")  # and one that never does is waited for no longer than that
+        with pytest.raises(Refused) as met, alone(path, busy=refuse):
+            pass
+        assert str(met.value.args[0]) == "another process" and len(looks) == 3 + locks.PATIENCE
+
+
 @pytest.fixture(params=["flock", "no flock"])
 def locking(request, monkeypatch):
     """With and without a system, or a network drive, that knows locks."""

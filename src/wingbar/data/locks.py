@@ -37,6 +37,7 @@ class Holder(NamedTuple):
 
 
 NOBODY = Holder("", 0, "")  # has written that it is here, or not yet
+PATIENCE = 50  # hundredths of a second
 Meet = Callable[[Holder], None]
 
 
@@ -112,6 +113,15 @@ def _holder(file: FileIO) -> Holder:
         return NOBODY
 
 
+def _whoever_holds(file: FileIO) -> Holder:
+    """Who has locked the file; one that has just done so is given a moment to write its name."""
+    for _ in range(PATIENCE):
+        if (holder := _holder(file)) != NOBODY:
+            return holder
+        time.sleep(0.01)
+    return NOBODY
+
+
 def _sign(file: FileIO) -> None:
     """Write our name over whoever was here before; a full disk takes the name from the lock, not its force."""
     with suppress(OSError):
@@ -134,7 +144,7 @@ def _lock(file: FileIO, busy: Meet) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        busy(_holder(file))
+        busy(_whoever_holds(file))
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:  # some network file systems
         return False

@@ -3,20 +3,16 @@
 import json
 import signal
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from sharing import Trained, cases, work
 from torch.distributed import TCPStore
 from torch.testing import assert_close
 
 from forked import FORKS, Command
-from wingbar.reproduce.bench import devices
-from wingbar.reproduce.bench.command import Step
 from wingbar.train.distributed import Ranks
 
 # Every method and wrapper once or twice, and every way in which rows of a batch meet; all cases are run by hand.
@@ -84,29 +80,6 @@ def rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
     """What torchrun tells a process."""
     where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), **where}
-
-
-@pytest.mark.filterwarnings("ignore:.*lru_cache")  # the tests' own, around annotated functions
-def test_what_is_compiled_is_cut_at_buckets_only_where_gradients_travel(monkeypatch):
-    """torch cuts what is compiled inside DDP, so that full buckets travel early; of one process none does."""
-    made = list[int]()
-
-    def counted(graph, inputs):
-        made.append(len(graph.graph.nodes))
-        return graph.forward
-
-    monkeypatch.setattr(torch._dynamo.config, "optimize_ddp", True)
-    config = devices._config(Step("resnet18", size=32, batch=4, device="cpu"))  # as large as two buckets
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        stage = devices._stage(config, Ranks(), torch.device("cpu"), meets=False)
-        stage.method.encoder.compile(dynamic=False, backend=counted)
-        stage.run(start=0, stop=1, autocast=nullcontext, forward=Ranks().forward(stage.method))
-        assert len(made) == 1
-        Ranks(count=2).forward(stage.method)
-        assert torch._dynamo.config.optimize_ddp
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 from wingbar.config.settings import Config
 from wingbar.data.batches import fold
@@ -33,7 +33,7 @@ from wingbar.process import ranks as started
 from wingbar.terminal import aside
 from wingbar.together import in_company
 from wingbar.train.loop import After, Forward
-from wingbar.train.machine import choose_device, choose_precision, is_compiled
+from wingbar.train.machine import choose_device, choose_precision
 from wingbar.train.stages import Stage
 from wingbar.types import Batch, Method, Network, Output
 
@@ -126,12 +126,12 @@ class Ranks:
         """The method's forward pass; what comes backward from it is averaged over ranks. None: alone."""
         if self.count == 1 and not dist.is_initialized():
             return None
-        if is_compiled(method):  # cut at full buckets, so that gradients travel behind the rest: alone, none does
-            torch._dynamo.config.optimize_ddp = self.count > 1
         # some rest, as prototypes and encoders do at first, and the encoder is no part of what trains a decoder
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers`")  # its new name is too new for us
-            wrapped = DDP(method, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True)
+            wrapped = DistributedDataParallel(
+                method, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
+            )
 
         def forward(batch: Batch, *, last: bool) -> Output:
             if self.rank:  # dropout of a trunk's own is the one thing that is not drawn for the whole batch

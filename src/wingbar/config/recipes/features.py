@@ -23,7 +23,7 @@ def feature_tuned() -> Config:
     Below 2,600 images raise run.epochs to 400 steps or more and set optim.clip 1: unclipped, 1,331 aircraft were lost.
     cost: as feature-pairs.
     expect: test images, three seeds, rank-1 and mAP: birds 49.0 and 22.5 (moco-tuned, half way too, 43.2 and 18.4),
-    pets 88.2 and 63.8 (86.5 and 59.3), aircraft, clipped, 38.9 and 13.5 (42.4 and 13.7); docs/notebook/proof.md.
+    pets 88.2 and 63.8 (86.5 and 59.3); clipped aircraft, two seeds, 38.9 and 13.5 (42.4 and 13.7); notebook/proof.md.
     """
     return changed(feature_pairs(), {"featurepairs.nu": 1.0, "encoder.share": 0.5})
 

@@ -1,8 +1,7 @@
 """`wingbar bench step --distributed`: the same steps by one process, by one that speaks to itself, and by two ranks.
 
 With a GPU the one speaks through NCCL, and the two share the GPU over gloo; without one it is gloo throughout. DDP's
-own cost and that of BatchNorm over the whole batch are two rows. The former is a percent, less than two processes may
-differ by, so that with and without it take turns in one process.
+own cost and that of BatchNorm over the whole batch are two rows.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from wingbar.data.store import Store
 from wingbar.files import write_text
 from wingbar.models.norms import normalise_together
 from wingbar.reproduce.bench.command import Step
-from wingbar.reproduce.bench.step import asked, time_turns
+from wingbar.reproduce.bench.step import asked, time_repeats
 from wingbar.reproduce.bench.table import BenchRow, in_words
 from wingbar.train.distributed import Ranks, joined
-from wingbar.train.loop import Forward
 from wingbar.train.machine import choose_autocast, choose_compile, choose_device
 from wingbar.train.stages import Stage, build_method, build_stages
 from wingbar.train.starting import launch
@@ -44,7 +42,7 @@ class Group(NamedTuple):
 
     name: str
     ranks: int = 1
-    beside: bool = False  # whether the same without a group of processes is timed in turn
+    meets: bool = True  # whether there is a group of processes at all
     batchnorm: str = "train"
     most: int = sys.maxsize  # steps that are timed
 
@@ -60,28 +58,26 @@ def bench_distributed(options: Step, *, tell: Callable[[str], None] = lambda tit
     """Time, its ratio to one process alone, and how far losses are apart; of a case that fails only that it did."""
     config, rows, plain = _config(options), list[BenchRow](), None
     for case in _cases(options):
-        names = [PLAIN, case.name] if case.beside else [case.name]
-        tell(" beside ".join(names))
+        tell(case.name)
         varied = {"run.devices": case.ranks, "encoder.batchnorm": case.batchnorm}
         try:
             steps = replace(options, repeats=min(options.repeats, case.most))
-            found = _started(changed(config, varied), steps, beside=case.beside)
+            found = _started(changed(config, varied), steps, meets=case.meets)
         except Exception as error:  # whatever a launcher, a driver or a GPU raises: the other rows are worth having
             tell(f"{case.name} failed: {error}")
-            rows += [BenchRow(name, {"ms": None}) for name in names]
+            rows.append(BenchRow(case.name, {"ms": None}))
             continue
-        plain = plain or (found[0] if case.beside else None)
-        made = [_row(name, one, plain) for name, one in zip(names, found, strict=True)]
-        rows += made
-        for row in made:
-            tell(in_words(row))
+        plain = plain or (None if case.meets else found)
+        rows.append(_row(case.name, found, plain))
+        tell(in_words(rows[-1]))
     return rows
 
 
 def _cases(options: Step) -> list[Group]:
     through = "NCCL" if choose_device(options.device).type == "cuda" else "gloo"
     return [
-        Group(f"{PLAIN}, through {through}, BatchNorm local", beside=True, batchnorm="local"),
+        Group(PLAIN, meets=False),
+        Group(f"{PLAIN}, through {through}, BatchNorm local", batchnorm="local"),
         Group("two ranks, one device, gloo", ranks=2, most=10),  # a second each: it shows losses, not speed
         Group(f"{PLAIN}, through {through}"),
     ]
@@ -104,16 +100,16 @@ def _config(options: Step) -> Config:
     return changed(config, {"run.compile": choose_compile(config)})  # as in a long training
 
 
-def _started(config: Config, options: Step, *, beside: bool) -> list[Ranked]:
+def _started(config: Config, options: Step, *, meets: bool) -> Ranked:
     """What the first of so many new processes has measured."""
     logging.disable(logging.WARNING)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # or each of them gives advice
-    wanted = {"config": to_json(config), "repeats": options.repeats, "warmup": options.warmup, "beside": beside}
+    wanted = {"config": to_json(config), "repeats": options.repeats, "warmup": options.warmup, "meets": meets}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "asked.json"
         write_text(file, json.dumps(wanted))
         launch("wingbar.reproduce.bench.devices", str(file), here=config.run.devices)
-        return [Ranked(**one) for one in json.loads(_answer(file).read_text(encoding="utf-8"))]
+        return Ranked(**json.loads(_answer(file).read_text(encoding="utf-8")))
 
 
 def _answer(file: Path) -> Path:
@@ -123,29 +119,17 @@ def _answer(file: Path) -> Path:
 def measure(file: Path) -> None:
     """In a process of its own: what a file asks for is measured, and answered beside it."""
     wanted = json.loads(file.read_text(encoding="utf-8"))
-    config = from_json(wanted.pop("config"))
-    with joined(config, again="nothing is lost", always=True) as ranks:
-        found = _measured(config, ranks, **wanted)
+    with joined(from_json(wanted["config"]), again="nothing is lost", always=wanted["meets"]) as ranks:
+        found = _measured(from_json(wanted.pop("config")), ranks, **wanted)
         if ranks.leads:
-            write_text(_answer(file), json.dumps([one._asdict() for one in found]))
+            write_text(_answer(file), json.dumps(found._asdict()))
 
 
-def _measured(config: Config, ranks: Ranks, *, repeats: int, warmup: int, beside: bool) -> list[Ranked]:
-    """A few steps on random images that are on the device; before what ranks take, what one process takes without."""
-    device = choose_device(config.run.device)
-    losses, works = list[list[Tensor]](), list[Callable[[int], None]]()
-    for meets in (False, True) if beside else (True,):
-        stage = _stage(config, ranks, device, meets=meets)
-        losses.append([])
-        works.append(_work(config, stage, ranks, losses[-1], ranks.forward(stage.method) if meets else None))
-    timings = time_turns(works, repeats=repeats, warmup=warmup, device=device)
-    return [Ranked(timing.ms, [float(loss) for loss in own]) for timing, own in zip(timings, losses, strict=True)]
-
-
-def _work(
-    config: Config, stage: Stage, ranks: Ranks, losses: list[Tensor], forward: Forward | None
-) -> Callable[[int], None]:
-    """A step of a stage, by its number; its loss is kept."""
+def _measured(config: Config, ranks: Ranks, *, repeats: int, warmup: int, meets: bool) -> Ranked:
+    """A few steps on random images that are on the device."""
+    device, losses = choose_device(config.run.device), list[Tensor]()
+    stage = _stage(config, ranks, device, meets=meets)
+    forward = ranks.forward(stage.method)
 
     def note(step: int, outputs: Sequence[Output]) -> None:
         losses.append(outputs[0].losses["base"].detach())
@@ -154,12 +138,13 @@ def _work(
         stage.run(
             start=number,
             stop=number + 1,
-            autocast=choose_autocast(config.run.precision, choose_device(config.run.device)),
+            autocast=choose_autocast(config.run.precision, device),
             after=ranks.told([note], stage.method),
             forward=forward,
         )
 
-    return work
+    timing = time_repeats(work, repeats=repeats, warmup=warmup, device=device)
+    return Ranked(timing.ms, [float(loss) for loss in losses])
 
 
 def _stage(config: Config, ranks: Ranks, device: torch.device, *, meets: bool) -> Stage:

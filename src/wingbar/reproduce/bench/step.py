@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import harmonic_mean
@@ -140,34 +140,16 @@ class Timing(NamedTuple):
 
 def time_repeats(work: Callable[[int], object], *, repeats: int, warmup: int, device: torch.device) -> Timing:
     """Do `work(0)`, `work(1)`, … and time all but the first `warmup`. Nothing waits for the device in between."""
-    (timing,) = time_turns([work], repeats=repeats, warmup=warmup, device=device, turn=max(repeats, 1))
-    return timing
-
-
-def time_turns(
-    works: Sequence[Callable[[int], object]], *, repeats: int, warmup: int, device: torch.device, turn: int = 10
-) -> list[Timing]:
-    """The same of several kinds of work that take turns, so that what slows one down slows down all."""
-    for work in works:
-        for repeat in range(warmup):
-            work(repeat)
+    for repeat in range(warmup):
+        work(repeat)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     elapsed = _by_events if on_gpu else _by_the_wall
-    every = range(warmup, warmup + repeats)
-    times = [list[float]() for _ in works]
-    for start in range(0, repeats, turn):
-        for work, own in zip(works, times, strict=True):
-            own.extend(elapsed(work, every[start : start + turn]))
-    gigabytes = torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None
-    return [_timing(own, gigabytes) for own in times]
-
-
-def _timing(times: Sequence[float], gigabytes: float | None) -> Timing:
+    times = elapsed(work, range(warmup, warmup + repeats))
     low, middle, high = np.percentile(times, [25, 50, 75]).tolist()
-    return Timing(middle, (low, high), gigabytes)
+    return Timing(middle, (low, high), torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None)
 
 
 def _by_the_wall(work: Callable[[int], object], repeats: Iterable[int]) -> list[float]:
